@@ -1,0 +1,1 @@
+"""Transactional outbox, relay and inbox: reliable messages between databases and brokers."""
