@@ -1,0 +1,1 @@
+"""Brokers: one module each, all behind the ports of ``bothends.ports``."""

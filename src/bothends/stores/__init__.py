@@ -1,0 +1,1 @@
+"""Databases: one package per dialect; what they share is in this folder."""

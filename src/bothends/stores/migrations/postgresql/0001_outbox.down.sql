@@ -1,0 +1,3 @@
+drop table {s}.outbox;
+drop sequence {s}.outbox_seq;
+drop table {s}.meta;

@@ -1,0 +1,2 @@
+drop table {s}.delayed, {s}.held, {s}.relay_progress, {s}.relay_lanes, {s}.relays;
+drop sequence {s}.relay_progress_seq;

@@ -1,0 +1,60 @@
+-- A relay's row is its lease and its epoch (a fresh id at each registration). Whoever finds it expired deletes it; every
+-- statement of a relay share-locks its own row first, so a relay that was frozen can neither mark nor move anything.
+create table {s}.relays (
+    id bigint generated always as identity primary key,
+    name text not null,
+    pid int not null,
+    host text not null,
+    started_at timestamptz not null default clock_timestamp(),
+    lease_until timestamptz not null,
+    state text not null default 'ok',       -- ok | paused (breaker open): shown by status
+    detail text not null default ''
+);
+
+create table {s}.relay_lanes (
+    lane smallint primary key check (lane between 0 and 63),
+    relay bigint                             -- null or unknown in relays: free
+);
+insert into {s}.relay_lanes (lane) select g from generate_series(0, 63) g;
+
+-- Appended, never updated: the newest row (by id) that has a lane's bit is that lane's cursor. Rotated like the outbox.
+create sequence {s}.relay_progress_seq as bigint;
+create table {s}.relay_progress (
+    id bigint not null default nextval('{s}.relay_progress_seq'),
+    relay bigint not null,
+    lanes bigint not null,                   -- bit n: lane n
+    hwm bigint not null,                     -- everything visible in snapshot with seq <= hwm has been confirmed,
+    snapshot pg_snapshot not null,           -- copied to held or copied to delayed
+    published bigint not null default 0,     -- events confirmed by this step, for rates
+    at timestamptz not null default clock_timestamp()
+) partition by list (((id / 65536) % 3));
+create table {s}.relay_progress_0 partition of {s}.relay_progress for values in (0);
+create table {s}.relay_progress_1 partition of {s}.relay_progress for values in (1);
+create table {s}.relay_progress_2 partition of {s}.relay_progress for values in (2);
+create index on {s}.relay_progress (id);
+
+-- Rows that the cursor has passed without publishing them: of a key whose head was rejected, or of a place that is away.
+create table {s}.held (
+    seq bigint primary key,
+    lane smallint not null,
+    id text not null, source text not null, type text not null, topic text not null, key bytea, body bytea,
+    content_type text, time text not null, version int not null, attributes text, headers bytea,
+    state text not null,                     -- retrying | behind | place | dead
+    attempts int not null default 0,
+    next_at timestamptz,
+    reason text not null default '',
+    error text not null default '',
+    owner_request text,                      -- an operator's wish, carried out by the lane's owner: retry | skip | discard
+    held_at timestamptz not null default clock_timestamp()
+);
+create index on {s}.held (lane, topic, key, seq);
+create index on {s}.held (next_at) where next_at is not null;
+
+create table {s}.delayed (
+    seq bigint primary key,
+    lane smallint not null,
+    id text not null, source text not null, type text not null, topic text not null, key bytea, body bytea,
+    content_type text, time text not null, version int not null, attributes text, headers bytea,
+    deliver_at timestamptz not null
+);
+create index on {s}.delayed (deliver_at);

@@ -1,0 +1,118 @@
+create table {s}.consumers (
+    id int generated always as identity primary key,
+    name text not null unique,               -- <service>.<consumer>, with the optional prefix
+    service text not null,
+    owner text not null default '',
+    started_at timestamptz not null default clock_timestamp(),
+    start_at text not null default '',       -- as declared at the first start
+    topics text not null default '[]',       -- JSON array
+    paused boolean not null default false,
+    processed bigint not null default 0      -- written rarely, for rates
+);
+
+-- One row per (consumer, source, id), written in the handler's transaction.
+create table {s}.inbox (
+    consumer int not null,
+    source text not null,
+    id text not null,
+    state "char" not null default 'p',       -- p processed, k parked, d dead, x discarded
+    hash bytea not null,                     -- SHA-256 of the content
+    changed_at timestamptz not null default clock_timestamp(),
+    result bytea,
+    primary key (consumer, id, source)
+);
+create index on {s}.inbox (changed_at) where state = 'p';
+
+-- A key that waits: its head is tried again, everything later of it waits behind. keyed = false: a message without a
+-- key, which waits alone (key is then its own id).
+create table {s}.blocked_keys (
+    consumer int not null,
+    topic text not null,
+    keyed boolean not null,
+    key bytea not null,
+    state text not null default 'retrying',  -- retrying | held | schema
+    next_at timestamptz not null,
+    epoch bigint not null default 0,         -- grows with each drainer that takes the key
+    lease_until timestamptz,                 -- null: nobody drains it
+    drainer text not null default '',
+    since timestamptz not null default clock_timestamp(),
+    primary key (consumer, topic, key, keyed)
+);
+create index on {s}.blocked_keys (consumer, next_at) where state <> 'held';
+
+create sequence {s}.parked_seq as bigint;
+create table {s}.parked (
+    consumer int not null,
+    topic text not null,
+    keyed boolean not null,
+    key bytea not null,
+    position bigint not null default nextval('{s}.parked_seq'),
+    source text not null,
+    id text not null,
+    type text not null,
+    hash bytea not null,
+    record_partition int not null,
+    record_offset bigint not null,
+    timestamp_ms bigint not null,
+    record_key bytea,
+    body bytea,                              -- raw value as delivered; null: a tombstone
+    headers bytea not null,                  -- MessagePack: [[name, bytes], ...] as delivered
+    attempts int not null default 0,         -- handler runs charged so far
+    crashes int not null default 0,          -- deaths charged while it ran alone
+    redrives int not null default 0,
+    dead_letter bigint,                      -- the dead letter that this is a redrive of
+    reason text not null default '',
+    error text not null default '',
+    history text not null default '[]',      -- JSON array, bounded: [{"at":..., "attempt":..., "error":...}]
+    parked_at timestamptz not null default clock_timestamp(),
+    primary key (consumer, topic, key, keyed, position)
+);
+create index on {s}.parked (consumer, id);
+
+create table {s}.dead_letters (
+    id bigint generated always as identity primary key,
+    consumer int not null,
+    owner text not null default '',
+    state text not null default 'open',      -- open | redriven | done | discarded
+    reason text not null,
+    fingerprint text not null,
+    error text not null default '',
+    source text not null default '',         -- empty where it could not be decoded
+    message_id text not null default '',
+    type text not null default '',
+    hash bytea,
+    edited_hash bytea,
+    topic text not null,
+    record_partition int not null,
+    record_offset bigint not null,
+    timestamp_ms bigint not null default -1,
+    keyed boolean not null default false,
+    key bytea,                               -- the queue's key, as in parked
+    record_key bytea,                        -- the record's key as delivered
+    position bigint not null default nextval('{s}.parked_seq'),
+    body bytea,
+    headers bytea not null,
+    attempts int not null default 0,
+    crashes int not null default 0,
+    redrives int not null default 0,
+    history text not null default '[]',
+    at timestamptz not null default clock_timestamp(),
+    changed_at timestamptz not null default clock_timestamp()
+);
+create index on {s}.dead_letters (consumer, fingerprint) where state = 'open';
+create index on {s}.dead_letters (consumer, message_id);
+create unique index on {s}.dead_letters (consumer, topic, record_partition, record_offset) where message_id = '';
+
+-- A start mark per batch, committed before its handlers run: found open after a crash, its messages run one at a time.
+create table {s}.runs (
+    id bigint generated always as identity primary key,
+    consumer int not null,
+    worker text not null,
+    backend_pid int not null,
+    messages text not null,                  -- JSON array of [source, id]
+    alone boolean not null default false,
+    crashes int not null default 0,
+    opened timestamptz not null default clock_timestamp(),
+    voided boolean not null default false
+);
+create index on {s}.runs (consumer);
