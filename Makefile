@@ -8,7 +8,7 @@ STAMP := .venv/.stamp
 BIN := .venv/bin
 # A service that cannot be started leaves its variable unset: tests/conftest.py decides what that means.
 SERVICES := eval "$$(scripts/services up)"
-TYPED := src $(wildcard tests/typing)
+TYPED := src scripts/services $(wildcard tests/typing)
 PG ?= 15
 CASES := kills freezes overlap outage handlers failing-key
 
