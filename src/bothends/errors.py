@@ -146,7 +146,7 @@ class PositionLost(BothendsError):
     blame = Blame.DEPLOYMENT
 
 
-class Permanent(Exception):  # noqa: N818 - the fixed public name
+class Permanent(Exception):
     """Raised by a handler: trying again cannot help. The message is dead at once.
 
     ``reason`` is a short code for grouping (at most 100 characters); without it, ``permanent``.
@@ -157,7 +157,7 @@ class Permanent(Exception):  # noqa: N818 - the fixed public name
         self.reason = reason
 
 
-class Transient(Exception):  # noqa: N818 - the fixed public name
+class Transient(Exception):
     """Raised by a handler: try again later, whatever the policy says of the exception's type."""
 
 
@@ -169,5 +169,5 @@ class RetryAfter(Transient):
         self.seconds = seconds
 
 
-class NotSent(Exception):  # noqa: N818 - the fixed public name
+class NotSent(Exception):
     """Raised by the call of ``ctx.once``: nothing was sent, so calling again is safe."""

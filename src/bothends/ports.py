@@ -45,7 +45,7 @@ class Publisher(Protocol):
     """
 
     def send(self, batch: int, records: Sequence[Outgoing]) -> None:
-        """Hands over one batch (numbers grow by one). Returns when it is queued, at most ``room_timeout_s`` (5 s) later;
+        """Hands over one batch (numbers grow by one). Returns when it is queued, at most 5 s later;
         raises ``PublishError`` (BROKER, ``full``) when there was no room; nothing of the batch was queued then."""
         ...
 

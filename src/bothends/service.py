@@ -78,7 +78,7 @@ class HandlerDecorator(Generic[E]):
             takes_context=len(parameters) > 1, effects=self._effects,
         )
         if self._effects and not handler.takes_context:
-            raise ConfigError(f"{fn.__qualname__}: effects=True needs (event, ctx): the handler itself calls ctx.begin()")
+            raise ConfigError(f"{fn.__qualname__}: effects=True needs (event, ctx): it calls ctx.begin() itself")
         self._consumer._register(handler)
         return fn
 

@@ -17,7 +17,7 @@ class Retry:
     """``attempts`` counts runs in all: 1 means no second run, ``None`` without end, 0 is refused.
 
     Delays are ``first_s * factor ** (n - 1)`` after the n-th failed run, at most ``cap_s``, jittered down by at most a
-    quarter. ``mode`` says where a message waits: ``park`` (in the consumer's database, its key waits with it), ``block``
+    quarter. ``mode`` says where a message waits: ``park`` (in the consumer's database, with its key), ``block``
     (its partition waits) or ``topic`` (retry topics; order is given up). ``then`` says what happens to the key after a
     dead letter. ``crashes`` is the number of process deaths charged to a message while it ran alone before it is dead;
     ``None`` never gives up.
@@ -47,7 +47,7 @@ class Retry:
         transient: Sequence[type[Exception]] = (),
     ) -> None:
         if attempts is not None and (isinstance(attempts, bool) or attempts < 1):
-            raise ValueError(f"attempts counts runs in all and must be at least 1 (or None: without end), not {attempts!r}")
+            raise ValueError(f"attempts counts runs in all: at least 1, or None (without end), not {attempts!r}")
         if crashes is not None and crashes < 1:
             raise ValueError(f"crashes must be at least 1 (or None: without end), not {crashes!r}")
         if not (0 <= first_s and 1 <= factor and 0 <= cap_s <= DELAY_MAX_S):

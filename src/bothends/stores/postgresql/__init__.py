@@ -1,0 +1,69 @@
+"""PostgreSQL store: connections, and the step functions of each room. A group is imported when it is first used."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from bothends.stores.connection import AsyncConnection, Connection
+
+if TYPE_CHECKING:
+    from bothends.stores.postgresql.admin import PostgresqlAdmin
+    from bothends.stores.postgresql.effects import PostgresqlEffects
+    from bothends.stores.postgresql.inbox import PostgresqlInbox
+    from bothends.stores.postgresql.outbox import PostgresqlOutbox
+    from bothends.stores.postgresql.relay import PostgresqlRelay
+
+__all__ = ["PostgresqlStore"]
+
+
+class PostgresqlStore:
+    """One PostgreSQL database by URL; no I/O until a connection is asked for."""
+
+    dialect = "postgresql"
+
+    def __init__(self, url: str, schema: str = "bothends") -> None:
+        self.url = url
+        self.schema = schema
+
+    def connect(self, *, name: str = "bothends", factory: type[Any] | None = None) -> Connection:
+        from bothends.stores.postgresql.connection import connect
+
+        options: dict[str, Any] = {"factory": factory} if factory else {}
+        return connect(self.url, name=name, **options)
+
+    async def connect_async(self, *, name: str = "bothends", factory: type[Any] | None = None) -> AsyncConnection:
+        from bothends.stores.postgresql.connection import connect_async
+
+        options: dict[str, Any] = {"factory": factory} if factory else {}
+        return await connect_async(self.url, name=name, **options)
+
+    @cached_property
+    def outbox(self) -> PostgresqlOutbox:
+        from bothends.stores.postgresql.outbox import PostgresqlOutbox
+
+        return PostgresqlOutbox(self.schema)
+
+    @cached_property
+    def relay(self) -> PostgresqlRelay:
+        from bothends.stores.postgresql.relay import PostgresqlRelay
+
+        return PostgresqlRelay(self.schema)
+
+    @cached_property
+    def inbox(self) -> PostgresqlInbox:
+        from bothends.stores.postgresql.inbox import PostgresqlInbox
+
+        return PostgresqlInbox(self.schema)
+
+    @cached_property
+    def effects(self) -> PostgresqlEffects:
+        from bothends.stores.postgresql.effects import PostgresqlEffects
+
+        return PostgresqlEffects(self.schema)
+
+    @cached_property
+    def admin(self) -> PostgresqlAdmin:
+        from bothends.stores.postgresql.admin import PostgresqlAdmin
+
+        return PostgresqlAdmin(self.schema)

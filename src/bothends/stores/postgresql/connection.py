@@ -1,0 +1,146 @@
+"""Connections to PostgreSQL that are ours, over psycopg 3. Autocommit, with BEGIN and COMMIT as statements, since only
+the command tag says whether a COMMIT committed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from bothends.errors import MissingExtra, StoreUnavailable
+from bothends.stores.connection import CommitRefused
+from bothends.stores.steps import Result, Sql, translate
+
+try:
+    import psycopg
+    from psycopg.pq import TransactionStatus
+except ImportError as error:  # pragma: no cover - the extras are installed in our tests
+    raise MissingExtra("PostgreSQL", "postgresql") from error
+
+__all__ = ["CONNECT_TIMEOUT_S", "PostgresqlAsyncConnection", "PostgresqlConnection", "connect", "connect_async", "dsn"]
+
+CONNECT_TIMEOUT_S = 5
+
+_IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR, TransactionStatus.ACTIVE)
+
+
+def dsn(url: str) -> str:
+    """The URL as libpq reads it: without a driver's name (``postgresql+asyncpg://``)."""
+    return re.sub(r"^postgres(?:ql)?(?:\+\w+)?://", "postgresql://", url)
+
+
+def _arguments(url: str, name: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"autocommit": True, "application_name": name[:63]}
+    if "connect_timeout" not in url:
+        arguments["connect_timeout"] = CONNECT_TIMEOUT_S
+    return arguments
+
+
+def _check(status: TransactionStatus) -> None:
+    if status == TransactionStatus.INTRANS:
+        return
+    if status == TransactionStatus.INERROR:
+        raise CommitRefused(
+            "the transaction had failed already: a database error was swallowed; let it out, or use a savepoint"
+        )
+    raise CommitRefused(f"no transaction to commit (connection is {status.name}): somebody ended it before")
+
+
+class PostgresqlConnection:
+    def __init__(self, driver: psycopg.Connection[Any]) -> None:
+        self.driver = driver
+        self._cursor = driver.cursor()
+
+    def execute(self, statement: Sql, /) -> Result:
+        text, _ = translate(statement.text, "pyformat")
+        cursor = self._cursor
+        cursor.execute(text, statement.params)
+        rows = cursor.fetchall() if cursor.description is not None else []
+        return Result(rows, cursor.rowcount, cursor.statusmessage or "")
+
+    def begin(self) -> None:
+        self._cursor.execute("begin")
+
+    def commit(self) -> None:
+        _check(self.driver.info.transaction_status)
+        self._cursor.execute("commit")
+        if self._cursor.statusmessage != "COMMIT":
+            raise CommitRefused(f"COMMIT was answered with {self._cursor.statusmessage}: nothing was committed")
+
+    def rollback(self) -> None:
+        if self.driver.closed or not self.in_transaction():
+            return
+        try:
+            self._cursor.execute("rollback")
+        except psycopg.OperationalError:
+            self.driver.close()  # gone: the server rolls back by itself
+
+    def in_transaction(self) -> bool:
+        return self.driver.info.transaction_status in _IN_TRANSACTION
+
+    def usable(self) -> bool:
+        return not (self.driver.closed or self.driver.broken)
+
+    def cancel(self) -> None:
+        self.driver.cancel_safe(timeout=2)
+
+    def close(self) -> None:
+        self.driver.close()
+
+
+class PostgresqlAsyncConnection:
+    def __init__(self, driver: psycopg.AsyncConnection[Any]) -> None:
+        self.driver = driver
+        self._cursor = driver.cursor()
+
+    async def execute(self, statement: Sql, /) -> Result:
+        text, _ = translate(statement.text, "pyformat")
+        cursor = self._cursor
+        await cursor.execute(text, statement.params)
+        rows = await cursor.fetchall() if cursor.description is not None else []
+        return Result(rows, cursor.rowcount, cursor.statusmessage or "")
+
+    async def begin(self) -> None:
+        await self._cursor.execute("begin")
+
+    async def commit(self) -> None:
+        _check(self.driver.info.transaction_status)
+        await self._cursor.execute("commit")
+        if self._cursor.statusmessage != "COMMIT":
+            raise CommitRefused(f"COMMIT was answered with {self._cursor.statusmessage}: nothing was committed")
+
+    async def rollback(self) -> None:
+        if self.driver.closed or not self.in_transaction():
+            return
+        try:
+            await self._cursor.execute("rollback")
+        except psycopg.OperationalError:
+            await self.driver.close()
+
+    def in_transaction(self) -> bool:
+        return self.driver.info.transaction_status in _IN_TRANSACTION
+
+    def usable(self) -> bool:
+        return not (self.driver.closed or self.driver.broken)
+
+    async def close(self) -> None:
+        await self.driver.close()
+
+
+def connect(
+    url: str, *, name: str = "bothends", factory: type[psycopg.Connection[Any]] = psycopg.Connection
+) -> PostgresqlConnection:
+    """Opens a connection of class ``factory``. Raises StoreUnavailable within ``CONNECT_TIMEOUT_S`` per address."""
+    try:
+        return PostgresqlConnection(factory.connect(dsn(url), **_arguments(url, name)))
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(f"PostgreSQL does not let us in: {str(error).strip()}") from error
+
+
+async def connect_async(
+    url: str, *, name: str = "bothends", factory: type[psycopg.AsyncConnection[Any]] = psycopg.AsyncConnection
+) -> PostgresqlAsyncConnection:
+    """``connect`` for coroutines."""
+    try:
+        return PostgresqlAsyncConnection(await factory.connect(dsn(url), **_arguments(url, name)))
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(f"PostgreSQL does not let us in: {str(error).strip()}") from error
