@@ -1,0 +1,187 @@
+"""Settings: every value that an operator can set, in one table: type, default, unit, range and meaning.
+
+The table is the source of `bothends config`, of the variables and of docs/reference/settings.md. Nothing is read here;
+``config.resolve`` finds the values and remembers where each came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from bothends.errors import ConfigError
+
+__all__ = ["DECLARED", "Declared", "Settings", "reference"]
+
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One row of the table. ``low`` and ``high`` are inclusive; for text they bound its length."""
+
+    name: str
+    kind: type
+    default: Any
+    doc: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    from_code: str | None = None
+    """The attribute of ``Service`` that sets it in code."""
+
+    def parse(self, raw: object, where: str) -> Any:
+        """The typed value of ``raw`` (text from a variable, or TOML's own types). ConfigError names ``where``."""
+        value = _CONVERT[self.kind](raw)
+        if value is None or not self._in_range(value):
+            shown = "***" if self.secret else repr(raw)
+            raise ConfigError(f"{where}: {self.name} must be {self.wants()}, not {shown}")
+        return value
+
+    def _in_range(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        size = len(value) if isinstance(value, str) else value
+        return (self.low is None or size >= self.low) and (self.high is None or size <= self.high)
+
+    def wants(self) -> str:
+        """What is accepted, in words, for messages and the reference."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.kind is bool:
+            return "true or false"
+        if self.kind is str:
+            return f"text of at most {self.high:.0f} characters" if self.high is not None else "text"
+        noun = "a whole number" if self.kind is int else "a number"
+        unit = f" of {self.unit}" if self.unit else ""
+        return f"{noun}{unit} from {self.low:g} to {self.high:g}"
+
+
+def _to_bool(raw: object) -> bool | None:
+    if isinstance(raw, bool):
+        return raw
+    text = str(raw).strip().lower()
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+def _to_int(raw: object) -> int | None:
+    if isinstance(raw, bool | float):
+        return None
+    try:
+        return int(str(raw).strip())
+    except ValueError:
+        return None
+
+
+def _to_float(raw: object) -> float | None:
+    if isinstance(raw, bool):
+        return None
+    try:
+        value = float(str(raw).strip())
+    except ValueError:
+        return None
+    return value if value == value and abs(value) != float("inf") else None
+
+
+def _to_str(raw: object) -> str | None:
+    return raw if isinstance(raw, str) and "\0" not in raw else None
+
+
+_CONVERT: dict[type, Callable[[object], Any]] = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}
+
+
+def _setting(kind: type, default: Any, doc: str, **rest: Any) -> Any:
+    return field(default=default, metadata={"kind": kind, "doc": doc, **rest})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The values that hold for one service, and ``origins``: where each came from (``default`` where nowhere).
+
+    ``database_url`` and ``broker_url`` are None where nothing names them: ``config.need`` says so at the first I/O.
+    """
+
+    service: str = ""
+    database_url: str | None = _setting(
+        str, None, "Where the service's own tables and ours live: `postgresql://...` or `sqlite:///path`. "
+        "`postgres://` and `postgresql+driver://` are understood.", secret=True, high=4096, from_code="database")
+    broker_url: str | None = _setting(
+        str, None, "The broker: `kafka://host:port[,host:port]`, `embedded:///path` or `memory://`. Query parameters "
+        "go to the client.", secret=True, high=4096, from_code="broker")
+    group_prefix: str = _setting(
+        str, "", "Put before the names of consumer groups, so that two environments can share a broker.", high=20)
+    partitions: int = _setting(int, 8, "Partitions of topics that `topics create` and `--create-topics` make.",
+                               low=1, high=10_000)
+    create_topics: bool = _setting(bool, False, "Make missing topics at start (for development).")
+    stop_timeout_s: float = _setting(
+        float, 20.0, "How long a stop may take: what is not finished then is released and the process ends.",
+        unit="seconds", low=0, high=3600)
+    lease_s: float = _setting(
+        float, 4.0, "How long a process that went silent keeps its lanes and keys.", unit="seconds", low=1, high=60)
+    member: int | None = _setting(
+        int, None, "Index of this process among those on this host, for Kafka's static membership. Unset: the lowest "
+        "that is free.", low=0, high=9999)
+    relay_batch_max: int = _setting(
+        int, 2000, "Events that the relay takes from the outbox at once.", low=1, high=10_000)
+    poll_busy_s: float = _setting(
+        float, 0.005, "How long the relay waits between looks at the outbox while events come.",
+        unit="seconds", low=0.001, high=10)
+    poll_idle_s: float = _setting(
+        float, 0.05, "The same, after a second without events.", unit="seconds", low=0.001, high=60)
+    purge_interval_s: float = _setting(
+        float, 60.0, "How often a worker removes what is older than its retention; 0: only `bothends purge` does.",
+        unit="seconds", low=0, high=86_400)
+    purge_grace_s: float = _setting(
+        float, 300.0, "Nothing is purged in the first seconds after a worker has started: what was redelivered "
+        "while it was away is judged first.", unit="seconds", low=0, high=86_400)
+    history_keep_days: int = _setting(
+        int, 90, "How long closed dead letters, settled effects and audit rows are kept.",
+        unit="days", low=1, high=36_500)
+    runtime_dir: str | None = _setting(
+        str, None, "Directory of lock files and wake-up sockets. Unset: `$XDG_RUNTIME_DIR/bothends`, else "
+        "`/tmp/bothends-<uid>`.", high=80)
+    log_format: str = _setting(
+        str, "auto", "Log lines: `json`, `text` (key=value), or `auto`: text on a terminal, else json.",
+        choices=("auto", "json", "text"))
+    log_level: str = _setting(str, "info", "The least level that is logged.",
+                              choices=("debug", "info", "warning", "error"))
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def _declared() -> dict[str, Declared]:
+    rows = {}
+    for f in fields(Settings):
+        if "doc" in f.metadata:
+            rows[f.name] = Declared(name=f.name, default=f.default, **f.metadata)
+    return rows
+
+
+DECLARED: dict[str, Declared] = _declared()
+
+
+def reference() -> str:
+    """docs/reference/settings.md, made from the table."""
+    lines = [
+        "# Settings", "",
+        "<!-- made by `python -m bothends.settings`; a test compares -->", "",
+        "The first of these that is set wins: the command's flag, the variable of the service "
+        "(`BOTHENDS_<SERVICE>_X`, upper case, `_` for `-`), the general variable (`BOTHENDS_X`), the argument in code "
+        "(`Service(...)`), `[tool.bothends.<service>]`, then `[tool.bothends]` in `pyproject.toml`; a `bothends.toml` "
+        "has the same tables without `tool.bothends` and wins over `pyproject.toml`. Each variable can also be given as "
+        "a file: `BOTHENDS_DATABASE_URL_FILE=/run/secrets/url`. `bothends config` shows each value and where it came "
+        "from, secrets masked. URLs are read at the first I/O, never at import.", "",
+        "| Setting | Variable | Accepts | Default | Meaning |", "| --- | --- | --- | --- | --- |",
+    ]
+    for row in DECLARED.values():
+        default = "none" if row.default is None else f"`{row.default}`" if row.default != "" else "empty"
+        lines.append(f"| `{row.name}` | `BOTHENDS_{row.name.upper()}` | {row.wants()} | {default} | {row.doc} |")
+    lines += ["", "Two more are read before any service is known: `BOTHENDS_APP` (or `[tool.bothends] app`), the "
+              "module that declares the services, and `NO_COLOR`, which turns colours off.", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
