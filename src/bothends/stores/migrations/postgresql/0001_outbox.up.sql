@@ -1,7 +1,5 @@
 -- {s} is the quoted schema. Each child table takes 1,048,576 sequence values in turn, so the sequence itself picks the
 -- child, and a child that was relayed whole is truncated: rows are never updated, never deleted one by one.
-create schema if not exists {s};
-
 create table {s}.meta (
     name text primary key,
     value text not null

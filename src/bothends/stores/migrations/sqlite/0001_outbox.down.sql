@@ -1,0 +1,2 @@
+drop table bothends_outbox;
+drop table bothends_meta;

@@ -1,0 +1,5 @@
+drop table bothends_delayed;
+drop table bothends_held;
+drop table bothends_relay_progress;
+drop table bothends_relay_lanes;
+drop table bothends_relays;

@@ -1,0 +1,52 @@
+create table bothends_relays (
+    id integer primary key autoincrement,    -- an epoch: never given twice
+    name text not null,
+    pid integer not null,
+    host text not null,
+    started_at real not null default ((julianday('now') - 2440587.5) * 86400.0),
+    lease_until real not null,
+    state text not null default 'ok',
+    detail text not null default ''
+) strict;
+
+create table bothends_relay_lanes (
+    lane integer primary key check (lane between 0 and 63),
+    relay integer
+) strict;
+insert into bothends_relay_lanes (lane)
+    with recursive lanes (n) as (select 0 union all select n + 1 from lanes where n < 63) select n from lanes;
+
+-- For rates; what is left of the outbox is the cursor.
+create table bothends_relay_progress (
+    id integer primary key autoincrement,
+    relay integer not null,
+    lanes integer not null,                  -- bit n: lane n
+    hwm integer not null,
+    published integer not null default 0,
+    at real not null default ((julianday('now') - 2440587.5) * 86400.0)
+) strict;
+
+create table bothends_held (
+    seq integer primary key,
+    lane integer not null,
+    id text not null, source text not null, type text not null, topic text not null, key blob, body blob,
+    content_type text, time text not null, version integer not null, attributes text, headers blob,
+    state text not null,                     -- retrying | behind | place | dead
+    attempts integer not null default 0,
+    next_at real,
+    reason text not null default '',
+    error text not null default '',
+    owner_request text,
+    held_at real not null default ((julianday('now') - 2440587.5) * 86400.0)
+) strict;
+create index bothends_held_key on bothends_held (lane, topic, key, seq);
+create index bothends_held_next_at on bothends_held (next_at) where next_at is not null;
+
+create table bothends_delayed (
+    seq integer primary key,
+    lane integer not null,
+    id text not null, source text not null, type text not null, topic text not null, key blob, body blob,
+    content_type text, time text not null, version integer not null, attributes text, headers blob,
+    deliver_at real not null
+) strict;
+create index bothends_delayed_deliver_at on bothends_delayed (deliver_at);

@@ -1,0 +1,2 @@
+drop table bothends_audit;
+drop table bothends_effects;
