@@ -6,6 +6,7 @@ runs in a test is what runs in production.
 from __future__ import annotations
 
 from bothends.stores import Store
+from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
 __all__ = ["clock_forward", "seconds_to_next_retry", "table"]
@@ -30,8 +31,7 @@ def table(store: Store, name: str) -> str:
     """The quoted name of one of our tables in ``store``."""
     if store.dialect == "sqlite":
         return f"bothends_{name}"
-    schema = store.schema.replace('"', '""')
-    return f'"{schema}".{name}'
+    return f"{quoted_schema(store.schema)}.{name}"
 
 
 def clock_forward(store: Store, seconds: float) -> Steps[None]:

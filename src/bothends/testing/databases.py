@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bothends.errors import MissingExtra
 from bothends.stores import Store, open_store
 from bothends.stores.connection import Connection
-from bothends.stores.migrate import apply
+from bothends.stores.schema import apply
 from bothends.stores.steps import Steps, run
 from bothends.testing.clock import clock_forward, seconds_to_next_retry
 from bothends.testing.snapshots import Snapshot, snapshot
@@ -42,7 +42,7 @@ class Database:
     def open(self) -> None:
         """Connects and applies our schema. The connection that stays open keeps an in-memory database alive."""
         self._anchor = self.store.connect(name="bothends-harness")
-        apply(self.store, self._anchor)
+        apply(self.store, connection=self._anchor)
 
     def close(self) -> None:
         for session in self._sessions:
