@@ -21,7 +21,7 @@ create table {s}.inbox (
     result bytea,
     primary key (consumer, id, source)
 );
-create index on {s}.inbox (changed_at) where state = 'p';
+create index on {s}.inbox (consumer, changed_at) where state = 'p';   -- purge, and the rate of each consumer
 
 -- A key that waits: its head is tried again, everything later of it waits behind. keyed = false: a message without a
 -- key, which waits alone (key is then its own id).
@@ -101,6 +101,7 @@ create table {s}.dead_letters (
 );
 create index on {s}.dead_letters (consumer, fingerprint) where state = 'open';
 create index on {s}.dead_letters (consumer, message_id);
+create index on {s}.dead_letters (changed_at) where state in ('done', 'discarded');
 create unique index on {s}.dead_letters (consumer, topic, record_partition, record_offset) where message_id = '';
 
 -- A start mark per batch, committed before its handlers run: found open after a crash, its messages run one at a time.

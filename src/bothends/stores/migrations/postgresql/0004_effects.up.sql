@@ -14,6 +14,7 @@ create table {s}.effects (
     changed_at timestamptz not null default clock_timestamp(),
     primary key (consumer, message_id, source, name)
 );
+create index on {s}.effects (changed_at);
 
 create table {s}.audit (
     id bigint generated always as identity primary key,
