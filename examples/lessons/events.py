@@ -1,4 +1,4 @@
-"""What the shop says has happened. Facts, in the past tense; the key is the order, so one order's facts stay in order."""
+"""What the shop says has happened: facts, in the past tense. The key is the order, so its facts stay in order."""
 
 from dataclasses import dataclass
 

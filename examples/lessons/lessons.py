@@ -1,4 +1,4 @@
-"""The lessons. Each plays a scenario and returns what happened, line by line; the tests hold every line to its value."""
+"""The lessons. Each plays a scenario and returns what happened, line by line; the tests hold every line to it."""
 
 from collections.abc import Callable
 
@@ -107,7 +107,7 @@ def cancelled() -> list[str]:
 
 
 def cancelled_first() -> list[str]:
-    """The cancellation overtakes its order: nothing was reserved, so nothing goes back, and nothing will be reserved."""
+    """The cancellation overtakes its order: nothing was reserved, nothing goes back, and nothing will be reserved."""
     return play(open_shop(make_shop()).publish(OrderCancelled("1001"), ORDER_1001))
 
 

@@ -65,7 +65,7 @@ def reserve_stock(warehouse: Consumer) -> None:
 
 
 def send_letters(mail: Consumer, letters: list[str]) -> None:
-    """A letter is outside every transaction: ``once`` records durably that it was sent, before anything can go wrong."""
+    """A letter is outside every transaction: ``once`` records durably that it is sent."""
 
     @mail.handle(OrderPaid, effects=True)
     def thank(paid: OrderPaid, ctx: Context[sqlite3.Connection]) -> None:

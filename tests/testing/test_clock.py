@@ -15,7 +15,8 @@ def block(database: Database, key: bytes, state: str, in_s: float) -> None:
         else "(julianday('now') - 2440587.5) * 86400.0 + :in_s"
     )
     statement = Sql(
-        f"insert into {name} (consumer, topic, keyed, key, state, next_at) values (1, 't', :keyed, :key, :state, {due})",
+        f"insert into {name} (consumer, topic, keyed, key, state, next_at)"
+        f" values (1, 't', :keyed, :key, :state, {due})",
         {"keyed": True, "key": key, "state": state, "in_s": in_s},
     )
 
