@@ -23,6 +23,20 @@ create table {s}.inbox (
 );
 create index on {s}.inbox (consumer, changed_at) where state = 'p';   -- purge, and the rate of each consumer
 
+-- A handler that ends the worker's transaction with a COMMIT of its own would part the inbox row from what comes after.
+-- The worker names its transaction in a setting just before its own COMMIT; any other COMMIT is refused here.
+create function {s}.inbox_commit() returns trigger language plpgsql as $$
+begin
+    if current_setting('bothends.commit', true) is distinct from pg_current_xact_id()::text then
+        raise exception using errcode = 'BE001',
+            message = 'this transaction belongs to a bothends worker, which commits it after the handler has returned',
+            hint = 'Remove COMMIT from the handler.';
+    end if;
+    return null;
+end $$;
+create constraint trigger inbox_commit after insert on {s}.inbox deferrable initially deferred
+    for each row when (new.state = 'p') execute function {s}.inbox_commit();
+
 -- A key that waits: its head is tried again, everything later of it waits behind. keyed = false: a message without a
 -- key, which waits alone (key is then its own id).
 create table {s}.blocked_keys (
