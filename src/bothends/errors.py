@@ -143,7 +143,28 @@ class StoreUnavailable(BothendsError):
 
 
 class PositionLost(BothendsError):
+    """The log holds ``low`` to ``high - 1``, and a consumer stands at ``position``, outside of that. The partition
+    delivers nothing until its position is set."""
+
     blame = Blame.DEPLOYMENT
+
+    def __init__(self, topic: str, partition: int, *, position: int, low: int, high: int) -> None:
+        if position < low:
+            what = (
+                f"the records {position} to {low - 1} were removed before they were read, and are lost to this consumer "
+                f"(the log begins at {low}). Lengthen the topic's retention, and set the position to go on"
+            )
+        else:
+            what = (
+                f"the stored position {position} is beyond the log's end {high}: the topic was made anew or cut short. "
+                f"Set the position to go on"
+            )
+        super().__init__(f"{topic}[{partition}]: {what}")
+        self.topic = topic
+        self.partition = partition
+        self.position = position
+        self.low = low
+        self.high = high
 
 
 class Permanent(Exception):
