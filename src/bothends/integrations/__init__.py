@@ -1,0 +1,1 @@
+"""What other libraries need beside the public API: one module per library, imported only by who uses it."""

@@ -1,0 +1,162 @@
+"""Outbox: adds events in the transaction that the caller holds. It knows handles and drafts, no SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from bothends.drafts import Draft, draft
+from bothends.events import UNSET, EventId, Unset
+from bothends.stores.joining import Dialect, Handle, handle_of, join, join_async
+from bothends.stores.steps import Steps
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    import aiosqlite
+    import asyncpg
+    import asyncpg.pool
+    import psycopg
+    from sqlalchemy import Connection as SAConnection
+    from sqlalchemy.ext.asyncio import AsyncConnection as SAAsyncConnection
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
+
+    from bothends.contexts import AsyncContext, Context
+
+__all__ = ["AsyncTransaction", "Outbox", "SyncTransaction"]
+
+SyncTransaction: TypeAlias = (
+    "Session | SAConnection | psycopg.Connection[Any] | sqlite3.Connection | Context[Any]"
+)
+AsyncTransaction: TypeAlias = (
+    "AsyncSession | SAAsyncConnection | psycopg.AsyncConnection[Any] | asyncpg.Connection[Any] "
+    "| asyncpg.pool.PoolConnectionProxy[Any] | aiosqlite.Connection | AsyncContext[Any]"
+)
+
+_SESSIONS = ("session", "registry")
+
+
+class _Group(Protocol):
+    """The outbox's step functions of one dialect."""
+
+    def add(self, drafts: Sequence[Draft]) -> Steps[None]: ...
+
+
+class Outbox:
+    """One service's outbox. Made by ``Service``; it holds no connection.
+
+    ``on_commit`` are callables without arguments that are called, best effort, after a session's transaction with
+    events of this outbox has committed (SQLAlchemy sessions: other handles have no such hook). They must not block.
+    """
+
+    def __init__(self, *, service: str, source: str, schema: str = "bothends", repeated_headers: bool = True) -> None:
+        self.service = service
+        self.source = source
+        self.schema = schema
+        self.repeated_headers = repeated_headers
+        self.on_commit: list[Callable[[], None]] = []
+        self._groups: dict[Dialect, _Group] = {}
+
+    def __repr__(self) -> str:
+        return f"Outbox({self.service!r}, source={self.source!r}, schema={self.schema!r})"
+
+    def add(
+        self, tx: SyncTransaction, event: object, *, key: str | Unset | None = UNSET, type: str | None = None,
+        version: int | None = None, topic: str | None = None, id: str | None = None, subject: str | None = None,
+        correlation_id: str | None = None, content_type: str | None = None, headers: Sequence[tuple[str, bytes]] = (),
+        delay: timedelta | None = None, deliver_at: datetime | None = None,
+    ) -> EventId:
+        """Adds one event to the open transaction of ``tx``; it is published if that commits. Never commits.
+
+        ``key``: the entity; order is kept per key. UNSET takes what the event declares, None means none. ``type`` is
+        needed for dicts, lists and bytes. ``id`` is made here unless given. ``delay`` counts from now on by the
+        database's clock, ``deliver_at`` has a time zone; both at most a hundred years ahead. A Session is flushed
+        first, and the event goes where its default bind points.
+
+        Returns the event's id. Raises before any SQL: TypeError (an asynchronous handle, no event), InvalidEvent,
+        MissingKey; NoTransaction and UnsafeSavepoint; DuplicateEventId for an ``id`` that this source has, after which
+        the transaction is usable [A4]; and what the driver raises.
+        """
+        handle = handle_of(tx, asynchronous=False)
+        options = {
+            "key": key, "type": type, "version": version, "topic": topic, "id": id, "subject": subject,
+            "correlation_id": correlation_id, "content_type": content_type, "headers": headers, "delay": delay,
+            "deliver_at": deliver_at,
+        }
+        handed_over: Any = tx
+        if handle.name == "context":
+            return handed_over._add(event, **options)  # type: ignore[no-any-return]
+        made = self._draft(event, options)
+        if handle.name in _SESSIONS:
+            from bothends.integrations import sessions
+
+            sessions.watch(handed_over() if handle.name == "registry" else handed_over, self.on_commit)
+        join(tx, self._adding(made))
+        return made.id
+
+    def add_async(
+        self, tx: AsyncTransaction, event: object, *, key: str | Unset | None = UNSET, type: str | None = None,
+        version: int | None = None, topic: str | None = None, id: str | None = None, subject: str | None = None,
+        correlation_id: str | None = None, content_type: str | None = None, headers: Sequence[tuple[str, bytes]] = (),
+        delay: timedelta | None = None, deliver_at: datetime | None = None,
+    ) -> Coroutine[Any, Any, EventId]:
+        """``add`` for asynchronous handles. The event is checked and encoded at the call; the row is written when the
+        coroutine is awaited. On an AsyncSession a commit before that raises EventNotAwaited.
+        """
+        handle = handle_of(tx, asynchronous=True)
+        options = {
+            "key": key, "type": type, "version": version, "topic": topic, "id": id, "subject": subject,
+            "correlation_id": correlation_id, "content_type": content_type, "headers": headers, "delay": delay,
+            "deliver_at": deliver_at,
+        }
+        if handle.name == "context":
+            handed_over: Any = tx
+            return _already(handed_over._add(event, **options))
+        return self._write(tx, handle, self._draft(event, options))
+
+    def _draft(self, event: object, options: dict[str, Any]) -> Draft:
+        return draft(
+            event, source=self.source, default_topic=f"{self.service}.events", repeated_headers=self.repeated_headers,
+            **options,
+        )
+
+    def _adding(self, made: Draft) -> Callable[[Dialect], Steps[None]]:
+        return lambda dialect: self._group(dialect).add([made])
+
+    def _group(self, dialect: Dialect) -> _Group:
+        if dialect not in self._groups:
+            self._groups[dialect] = _import_group(dialect)(self.schema)
+        return self._groups[dialect]
+
+    def _write(self, tx: Any, handle: Handle, made: Draft) -> Coroutine[Any, Any, EventId]:
+        started = None
+        if handle.name in _SESSIONS:
+            from bothends.integrations import sessions
+
+            session = (tx() if handle.name == "registry" else tx).sync_session
+            sessions.watch(session, self.on_commit)
+            started = sessions.expect(session, made.type)
+
+        async def write() -> EventId:
+            if started is not None:
+                started()
+            await join_async(tx, self._adding(made))
+            return made.id
+
+        return write()
+
+
+def _import_group(dialect: Dialect) -> Callable[[str], _Group]:
+    if dialect == "sqlite":
+        from bothends.stores.sqlite.outbox import SqliteOutbox
+
+        return SqliteOutbox
+    from bothends.stores.postgresql.outbox import PostgresqlOutbox
+
+    return PostgresqlOutbox
+
+
+async def _already(id: EventId) -> EventId:
+    return id
