@@ -1,7 +1,7 @@
 """Transactional outbox, relay and inbox: reliable messages between databases and brokers.
 
-The public names, sorted. Each is imported when it is first asked for, so that ``import bothends`` costs little and needs
-no database driver.
+The public names, sorted. Each is imported when it is first asked for, so that ``import bothends`` costs little and
+needs no database driver.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _ROOMS = {
     "contexts": "AsyncContext Context",
     "core.retry": "Retry",
     "errors": "AddError BothendsError ConfigError DuplicateEventId EffectNotAllowed EventNotAwaited "
-    "HandlerEndedTransaction InvalidEvent MissingKey NoTransaction NotSent Permanent RetryAfter Transient UnsafeSavepoint",
+    "HandlerEndedTransaction InvalidEvent MissingKey NoTransaction NotSent Permanent RetryAfter Transient "
+    "UnsafeSavepoint",
     "events": "EventId NOT_DONE NotDone Tombstone UNSET event",
     "foreign": "ForeignJson",
     "message": "Message",

@@ -1,17 +1,19 @@
-"""Drafts: an event made ready for the outbox. All of ``add``'s validation happens here, before any SQL, so that a refused
-event leaves the caller's transaction as it was."""
+"""Drafts: an event made ready for the outbox. All of ``add``'s validation happens here, before any SQL, so that a
+refused event leaves the caller's transaction as it was."""
 
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from bothends.codecs.cloudevents import NAME_MAX, is_text
+from bothends.codecs.cloudevents import ATTRIBUTE_MAX, is_text
 from bothends.codecs.json import encode
 from bothends.errors import InvalidEvent, MissingKey
 from bothends.events import (
@@ -43,7 +45,8 @@ class Limits(NamedTuple):
     headers: int = 64
     id_chars: int = 255
     """Also of source and content type."""
-    subject_chars: int = 1_024
+    attribute_bytes: int = ATTRIBUTE_MAX
+    """Of subject, correlation id and causation id."""
     delay: timedelta = timedelta(days=36_525)
     """How far ahead an event may be due: a hundred years. Later dates are beyond what databases and clocks agree on."""
 
@@ -56,8 +59,8 @@ _BARE = (bytes, bytearray, memoryview, dict, list)
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """The columns of one outbox row, checked. ``key`` is ``None`` for no key (``b""`` is a key), ``body`` is ``None`` for
-    a tombstone."""
+    """The columns of one outbox row, checked. ``key`` is ``None`` for no key (``b""`` is a key), ``body`` is ``None``
+    for a tombstone."""
 
     id: str
     source: str
@@ -86,7 +89,7 @@ def draft(
     *,
     source: str,
     default_topic: str,
-    key: str | None | Unset = UNSET,
+    key: str | Unset | None = UNSET,
     type: str | None = None,
     version: int | None = None,
     topic: str | None = None,
@@ -126,11 +129,21 @@ def draft(
         _check_text("content_type", content_type, limits.id_chars)
     return Draft(
         id=id, source=source, type=type_name, topic=_topic(topic, declared, default_topic, limits), key=key_bytes,
-        body=body, content_type=content_type, time=datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+        body=body, content_type=content_type, time=_now(),
         version=_version(version, declared),
         attributes=_attributes(subject, correlation_id, causation_id, traceparent, limits), headers=own, deliver_at=due,
         delay_s=delay_s, strict=declared is not None and declared.strict and key_bytes is not None, given_id=given,
     )
+
+
+def _now() -> str:
+    seconds, ns = divmod(time.time_ns(), 1_000_000_000)
+    return f"{_second(seconds)}.{ns // 1_000:06d}Z"
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def _type(event: object, given: str | None, limits: Limits) -> tuple[EventType | None, str]:
@@ -151,7 +164,7 @@ def _type(event: object, given: str | None, limits: Limits) -> tuple[EventType |
         declared = find_event_type(cls)
         if declared is None and not is_event_like(cls):
             raise TypeError(
-                f"a {cls.__qualname__} is no event: add a dataclass, a msgspec.Struct, a pydantic model, a dict or bytes"
+                f"a {cls.__qualname__} is no event: add a dataclass, a Struct, a pydantic model, a dict or bytes"
             )
     if name is None and declared is not None:
         return declared, declared.type
@@ -161,7 +174,7 @@ def _type(event: object, given: str | None, limits: Limits) -> tuple[EventType |
     return declared, name
 
 
-def _key(event: object, declared: EventType | None, given: str | None | Unset, limits: Limits) -> bytes | None:
+def _key(event: object, declared: EventType | None, given: str | Unset | None, limits: Limits) -> bytes | None:
     if isinstance(given, Unset):
         key = _declared_key(event, declared)
         if key is None:
@@ -235,8 +248,8 @@ def _check_size(body: bytes | None, key: bytes | None, headers: list[tuple[str, 
     size = len(body or b"") + len(key or b"") + sum(len(name.encode()) + len(value) for name, value in headers)
     if size > limits.event_bytes:
         raise InvalidEvent(
-            f"body, key and headers have {size} bytes, the limit is {limits.event_bytes}; keep the content elsewhere and "
-            f"add a reference to it"
+            f"body, key and headers have {size} bytes, the limit is {limits.event_bytes}; keep the content elsewhere "
+            f"and add a reference to it"
         )
 
 
@@ -244,7 +257,7 @@ def _topic(given: str | None, declared: EventType | None, default: str, limits: 
     topic = given if given is not None else declared.topic if declared is not None else None
     if topic is None:
         topic = default
-    if not isinstance(topic, str) or len(topic) > limits.topic_chars or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not _TOPIC.fullmatch(topic) or len(topic) > limits.topic_chars or topic in (".", ".."):
         raise InvalidEvent(f"topic {topic!r:.80} is not 1 to {limits.topic_chars} characters of A-Z a-z 0-9 . _ -")
     return topic
 
@@ -252,7 +265,7 @@ def _topic(given: str | None, declared: EventType | None, default: str, limits: 
 def _version(given: int | None, declared: EventType | None) -> int:
     if given is None:
         return declared.version if declared is not None else 1
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= VERSION_MAX:
+    if type(given) is not int or not 1 <= given <= VERSION_MAX:
         raise InvalidEvent(f"version is a whole number from 1 to {VERSION_MAX}, not {given!r:.40}")
     return given
 
@@ -261,14 +274,14 @@ def _attributes(
     subject: str | None, correlation_id: str | None, causation_id: str | None, traceparent: str | None, limits: Limits,
 ) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, attribute, value, limit in (
-        ("subject", "subject", subject, limits.subject_chars),
-        ("correlation_id", "correlationid", correlation_id, NAME_MAX),
-        ("causation_id", "causationid", causation_id, NAME_MAX),
-        ("traceparent", "traceparent", traceparent, NAME_MAX),
+    for name, attribute, value in (
+        ("subject", "subject", subject), ("correlation_id", "correlationid", correlation_id),
+        ("causation_id", "causationid", causation_id), ("traceparent", "traceparent", traceparent),
     ):
         if value is not None:
-            _check_text(name, value, limit)
+            _check_text(name, value, limits.attribute_bytes)
+            if len(value.encode()) > limits.attribute_bytes:
+                raise InvalidEvent(f"{name} has {len(value.encode())} bytes, the limit is {limits.attribute_bytes}")
             found[attribute] = value
     return found
 
@@ -305,4 +318,4 @@ def _check_text(field: str, value: object, limit: int) -> None:
     if not value or len(value) > limit:
         raise InvalidEvent(f"{field} has {len(value)} characters; 1 to {limit} are allowed")
     if not is_text(value):
-        raise InvalidEvent(f"{field} holds a control character (such as NUL) or a lone surrogate, which no broker carries")
+        raise InvalidEvent(f"{field} holds a control character (NUL for one) or a lone surrogate, which is no text")

@@ -56,7 +56,8 @@ class EventType:
     topic: str | None
     strict: bool
     """Transactions that add an event of one key wait for each other, so order holds also where they overlap."""
-    cls: type[Any]
+    cls: Any
+    """The class itself."""
 
 
 class Tombstone:
@@ -87,16 +88,16 @@ def event(
     Raises ConfigError for a class of another kind, ``@dataclass`` above ``@event``, an unknown key attribute, and
     names out of range.
     """
-    if not isinstance(type, str) or not 1 <= len(type) <= TYPE_MAX:
-        raise ConfigError(f"@event needs a type name of 1 to {TYPE_MAX} characters, such as 'order.created', not {type!r}")
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= VERSION_MAX:
+    if type.__class__ is not str or not 1 <= len(type) <= TYPE_MAX or not type.isprintable():
+        raise ConfigError(f"@event needs a type of 1 to {TYPE_MAX} characters, such as 'order.created', not {type!r}")
+    if version.__class__ is not int or not 1 <= version <= VERSION_MAX:
         raise ConfigError(f"@event({type!r}): version is a whole number from 1 on, not {version!r}")
 
     def mark(cls: Any) -> Any:
         fields = _field_names(cls, type)
         if isinstance(key, str) and key not in fields and not hasattr(cls, key):
             raise ConfigError(
-                f"@event({type!r}): key={key!r} is no attribute of {cls.__qualname__}; it has {', '.join(fields) or 'none'}"
+                f"@event({type!r}): key={key!r} is no attribute of {cls.__qualname__}; it has {', '.join(fields)}"
             )
         setattr(cls, _MARK, EventType(type, version, key, topic, strict, cls))
         return cls
@@ -109,7 +110,7 @@ def describe(cls: type[Any]) -> EventType:
     found = find_event_type(cls)
     if found is None:
         name = getattr(cls, "__qualname__", repr(cls))
-        raise ConfigError(f"{name} is no event: put @event('type.name') above the class (a parent's mark does not count)")
+        raise ConfigError(f"{name} is no event: put @event('type.name') above it (a parent's mark does not count)")
     return found
 
 
@@ -138,7 +139,7 @@ def _field_names(cls: Any, type_name: str) -> tuple[str, ...]:
         if is_pydantic(cls):
             return tuple(cls.model_fields)  # type: ignore[attr-defined]
         if "__dataclass_fields__" in cls.__dict__:
-            return tuple(f.name for f in dataclasses.fields(cls))
+            return tuple(cls.__dict__["__dataclass_fields__"])
     raise ConfigError(
         f"@event({type_name!r}) stands above @dataclass, or on a msgspec.Struct or a pydantic model; "
         f"{getattr(cls, '__qualname__', cls)!r} is none of these (yet)"

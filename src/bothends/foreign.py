@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bothends.codecs.cloudevents import NAME_MAX, is_text
+from bothends.codecs.cloudevents import ATTRIBUTE_MAX, is_text
 from bothends.core.hashing import content_hash
 from bothends.errors import ConfigError, Undecodable
 from bothends.message import Message, Record
@@ -76,10 +76,12 @@ class ForeignJson:
             try:
                 found = self.id(message)
             except Exception as error:
-                raise Undecodable(f"{_position(message)}: the id rule {rule} raised {error!r}", reason="no_id") from error
-        if not isinstance(found, str) or not 1 <= len(found) <= NAME_MAX or not is_text(found):
+                raise Undecodable(
+                    f"record {_position(message)}: the id rule {rule} raised {error!r}", reason="no_id"
+                ) from error
+        if not isinstance(found, str) or not found or not is_text(found) or len(found.encode()) > ATTRIBUTE_MAX:
             raise Undecodable(
-                f"record {_position(message)}: its id rule ({rule}) gives no id of 1 to {NAME_MAX} printable characters",
+                f"record {_position(message)}: its id rule ({rule}) gives no id of 1 to {ATTRIBUTE_MAX} bytes of text",
                 reason="no_id",
             )
         return found

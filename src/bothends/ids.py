@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 import uuid
@@ -24,22 +25,16 @@ class _Clock:
         self.lock = threading.Lock()
         self.ms = 0
         self.counter = 0
-        self.random = b""
-
-    def bits(self, count: int) -> int:
-        if len(self.random) < 16:
-            self.random = os.urandom(1024)
-        size = (count + 7) // 8
-        taken, self.random = self.random[:size], self.random[size:]
-        return int.from_bytes(taken) >> (size * 8 - count)
+        # Ids are no secrets: a generator of our own, seeded by the system, is enough to keep processes apart.
+        self.bits = random.Random(os.urandom(64)).getrandbits
 
 
 _clock = _Clock()
 
 
 def _start_afresh() -> None:
-    # A child that went on with its parent's counter and random bytes would make the parent's ids again, and the lock may
-    # be held by a thread that the child does not have.
+    # A child that went on with its parent's counter and generator would make the parent's ids again, and the lock
+    # may be held by a thread that the child does not have.
     global _clock
     _clock = _Clock()
 
@@ -62,8 +57,9 @@ def uuid7() -> str:
                 clock.counter = clock.bits(_SEED_BITS)
         ms, counter = clock.ms, clock.counter
     high, low = counter >> 62, counter & 0x3FFF_FFFF_FFFF_FFFF
-    text = f"{ms:012x}{0x7000 | high:04x}{0x8000_0000_0000_0000 | low:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return (
+        f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-{0x7000 | high:04x}-{0x8000 | low >> 48:04x}-{low & 0xFFFF_FFFF_FFFF:012x}"
+    )
 
 
 def derived_id(source: str, id: str, consumer: str, ordinal: int) -> str:

@@ -4,8 +4,7 @@
 The rules are the annotations', with these of ours:
 
 - ``bool`` is no ``int``; integers have at most 64 bits, signed or unsigned;
-- an ``int`` of at most 2**53 may stand for a ``float`` (and arrives as one), nothing else may; a ``float`` or an ``int``
-  is no ``Decimal``;
+- an ``int`` of at most 2**53 may stand for a ``float`` (and arrives as one); neither is a ``Decimal``;
 - NaN and infinity, and ``datetime`` without a zone or with an offset of odd seconds, are refused;
 - a subclass is no substitute for its parent: its own fields would be lost;
 - a tuple may stand for a list (and arrives as one);
@@ -14,41 +13,33 @@ The rules are the annotations', with these of ours:
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 from msgspec import inspect as mi
 
+from bothends.codecs.values import (
+    Check,
+    Mismatch,
+    check_date,
+    check_datetime,
+    check_decimal,
+    check_float,
+    check_int,
+    check_json_only,
+    check_str,
+    check_time,
+    check_timedelta,
+    exactly,
+    wrong,
+)
 from bothends.errors import ConfigError
 from bothends.events import is_pydantic
 
-__all__ = ["Checks", "Mismatch", "check_plain", "checker_for", "find_unencodable"]
-
-Check = Callable[[Any], None]
-_DEPTH_MAX = 100
-_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
-_FLOAT_EXACT = 2**53
-_DATETIME = "a datetime without a time zone; use datetime.now(timezone.utc)"
-_OFFSET = "a UTC offset with seconds, which RFC 3339 cannot write; convert it with astimezone(timezone.utc)"
-
-
-class Mismatch(Exception):
-    """What is wrong, and where, from the outside in (``.lines[2].price``)."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.path = ""
-
-    def inside(self, step: str) -> Mismatch:
-        self.path = step + self.path
-        return self
+__all__ = ["Checks", "checker_for"]
 
 
 class Checks(NamedTuple):
@@ -66,148 +57,22 @@ def checker_for(kind: Any) -> Checks:
     return Checks(check, compiler.constrained, compiler.unordered)
 
 
-def _wrong(value: Any, wanted: str) -> Mismatch:
-    return Mismatch(f"{wanted} is declared, this is a {type(value).__name__}")
-
-
-def _exactly(kind: type, wanted: str) -> Check:
-    def check(value: Any) -> None:
-        if type(value) is not kind:
-            raise _wrong(value, wanted)
-
-    return check
-
-
-def _int(value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, (bool, Enum)):
-        raise _wrong(value, "int")
-    if not _INT_MIN <= value <= _INT_MAX:
-        raise Mismatch("an integer of more than 64 bits; declare Decimal or str")
-
-
-def _float(value: Any) -> None:
-    if type(value) is int:
-        if abs(value) > _FLOAT_EXACT:
-            raise Mismatch("an int that a float cannot hold exactly")
-    elif not isinstance(value, float):
-        raise _wrong(value, "float")
-    elif not math.isfinite(value):
-        raise Mismatch("NaN and infinity are no JSON")
-
-
-def _str(value: Any) -> None:
-    if not isinstance(value, str) or isinstance(value, Enum):
-        raise _wrong(value, "str")
-
-
-def _decimal(value: Any) -> None:
-    if not isinstance(value, Decimal):
-        raise _wrong(value, "Decimal")
-    if not value.is_finite():
-        raise Mismatch("NaN and infinity are no JSON")
-
-
-def _datetime(value: Any) -> None:
-    if not isinstance(value, datetime):
-        raise _wrong(value, "datetime")
-    offset = value.utcoffset()
-    if offset is None:
-        raise Mismatch(_DATETIME)
-    if offset.seconds % 60 or offset.microseconds:
-        raise Mismatch(_OFFSET)
-
-
-def _date(value: Any) -> None:
-    if not isinstance(value, date) or isinstance(value, datetime):
-        raise _wrong(value, "date")
-
-
-def _time(value: Any) -> None:
-    if not isinstance(value, time):
-        raise _wrong(value, "time")
-    offset = value.utcoffset()
-    if value.tzinfo is not None and offset is None:
-        raise Mismatch("a time whose zone has no offset without a date; use a fixed offset or none")
-    if offset is not None and (offset.seconds % 60 or offset.microseconds):
-        raise Mismatch(_OFFSET)
-
-
-def check_plain(value: Any, depth: int = 0) -> None:
-    """A value without a declared type: JSON's own types, and exact types, which are written in their JSON form."""
-    kind = type(value)
-    if kind is str or kind is bool or value is None:
-        return
-    test = _PLAIN.get(kind)
-    if test is not None:
-        test(value)
-    elif kind is dict or kind is list or kind is tuple:
-        _each(value, check_plain, depth)
-    else:
-        _object_in_plain(value)
-
-
-def _json_only(value: Any, depth: int = 0) -> None:
-    """Under ``Any``: what comes back as it went."""
-    kind = type(value)
-    if kind is str or kind is bool or value is None:
-        return
-    if kind is int or kind is float:
-        _PLAIN[kind](value)
-    elif kind is dict or kind is list:
-        _each(value, _json_only, depth)
-    else:
-        raise Mismatch(f"a {kind.__name__} under Any would arrive as something else; declare its type")
-
-
-def _each(value: Any, check: Callable[[Any, int], None], depth: int) -> None:
-    if depth >= _DEPTH_MAX:
-        raise Mismatch(f"nested more than {_DEPTH_MAX} deep, or contains itself")
-    named = isinstance(value, dict)
-    for name, item in value.items() if named else enumerate(value):
-        if named and type(name) is not str:
-            raise Mismatch(f"the name {name!r:.40} is a {type(name).__name__}, JSON's names are text")
-        try:
-            check(item, depth + 1)
-        except Mismatch as problem:
-            raise problem.inside(f".{name}" if named else f"[{name}]") from None
-
-
-def _object_in_plain(value: Any) -> None:
-    kind = type(value)
-    if dataclasses.is_dataclass(kind) or isinstance(value, msgspec.Struct):
-        checker_for(kind).check(value)
-    elif isinstance(value, Enum):
-        check_plain(value.value)
-    else:
-        raise Mismatch(f"a {kind.__name__} has no JSON form")
-
-
-def _timedelta(value: Any) -> None:
-    if not isinstance(value, timedelta):
-        raise _wrong(value, "timedelta")
-
-
-_PLAIN: dict[type, Check] = {
-    int: _int, float: _float, Decimal: _decimal, datetime: _datetime, date: _date, time: _time, UUID: _exactly(UUID, "UUID"),
-    bytes: _exactly(bytes, "bytes"), timedelta: _timedelta,
-}
-
 _SCALARS: dict[type, tuple[type, bool, Check]] = {
     # annotation: the exact type, whether being of it is all there is to check, and the whole check
-    mi.StrType: (str, True, _str),
-    mi.BoolType: (bool, True, _exactly(bool, "bool")),
-    mi.NoneType: (type(None), True, _exactly(type(None), "None")),
-    mi.IntType: (int, False, _int),
-    mi.FloatType: (float, False, _float),
-    mi.DecimalType: (Decimal, False, _decimal),
-    mi.UUIDType: (UUID, True, _exactly(UUID, "UUID")),
-    mi.DateTimeType: (datetime, False, _datetime),
-    mi.DateType: (date, True, _date),
-    mi.TimeType: (time, False, _time),
-    mi.TimeDeltaType: (timedelta, True, _timedelta),
-    mi.BytesType: (bytes, True, _exactly(bytes, "bytes")),
-    mi.ByteArrayType: (bytearray, True, _exactly(bytearray, "bytearray")),
-    mi.RawType: (msgspec.Raw, True, _exactly(msgspec.Raw, "msgspec.Raw")),
+    mi.StrType: (str, True, check_str),
+    mi.BoolType: (bool, True, exactly(bool, "bool")),
+    mi.NoneType: (type(None), True, exactly(type(None), "None")),
+    mi.IntType: (int, False, check_int),
+    mi.FloatType: (float, False, check_float),
+    mi.DecimalType: (Decimal, False, check_decimal),
+    mi.UUIDType: (UUID, True, exactly(UUID, "UUID")),
+    mi.DateTimeType: (datetime, False, check_datetime),
+    mi.DateType: (date, True, check_date),
+    mi.TimeType: (time, False, check_time),
+    mi.TimeDeltaType: (timedelta, True, check_timedelta),
+    mi.BytesType: (bytes, True, exactly(bytes, "bytes")),
+    mi.ByteArrayType: (bytearray, True, exactly(bytearray, "bytearray")),
+    mi.RawType: (msgspec.Raw, True, exactly(msgspec.Raw, "msgspec.Raw")),
 }
 
 
@@ -226,8 +91,8 @@ class _Compiler:
             return scalar[2]
         match info:
             case mi.AnyType():
-                return _json_only
-            case mi.EnumType(cls=cls) | mi.EnumType(cls=cls):
+                return check_json_only
+            case mi.EnumType(cls=cls):
                 return _instance(cls)
             case mi.LiteralType(values=values):
                 return _literal(values)
@@ -296,7 +161,7 @@ class _Compiler:
 
         def check(value: Any) -> None:
             if type(value) is not dict:
-                raise _wrong(value, "dict")
+                raise wrong(value, "dict")
             for name in value.keys() - plan.keys():
                 raise Mismatch("this name is not declared and would be lost").inside(f".{name}")
             for name, (required, test) in plan.items():
@@ -324,7 +189,7 @@ def _at(step: str, check: Check, value: Any) -> None:
 def _fields(cls: type, plan: list[tuple[str, type | None, Check]]) -> Check:
     def check(value: Any) -> None:
         if type(value) is not cls:
-            raise _wrong(value, cls.__qualname__)
+            raise wrong(value, cls.__qualname__)
         name = ""
         try:
             for name, simple, test in plan:
@@ -342,7 +207,7 @@ def _fields(cls: type, plan: list[tuple[str, type | None, Check]]) -> Check:
 def _instance(cls: type) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, cls):
-            raise _wrong(value, cls.__qualname__)
+            raise wrong(value, cls.__qualname__)
 
     return check
 
@@ -360,7 +225,7 @@ def _literal(values: tuple[Any, ...]) -> Check:
 def _items(kinds: tuple[type, ...], wanted: str, item_check: Check) -> Check:
     def check(value: Any) -> None:
         if type(value) not in kinds:
-            raise _wrong(value, wanted)
+            raise wrong(value, wanted)
         position = 0
         try:
             for position, item in enumerate(value):  # noqa: B007 - names the place of a mismatch
@@ -371,10 +236,10 @@ def _items(kinds: tuple[type, ...], wanted: str, item_check: Check) -> Check:
     return check
 
 
-def _positions(kind: type, checks: list[Check]) -> Check:
+def _positions(kind: Any, checks: list[Check]) -> Check:
     def check(value: Any) -> None:
         if type(value) is not kind:
-            raise _wrong(value, kind.__qualname__)
+            raise wrong(value, kind.__qualname__)
         if len(value) != len(checks):
             raise Mismatch(f"has {len(value)} items, {len(checks)} are declared")
         for position, (item, test) in enumerate(zip(value, checks, strict=True)):
@@ -386,38 +251,9 @@ def _positions(kind: type, checks: list[Check]) -> Check:
 def _mapping(key_check: Check, value_check: Check) -> Check:
     def check(value: Any) -> None:
         if type(value) is not dict:
-            raise _wrong(value, "dict")
+            raise wrong(value, "dict")
         for name, item in value.items():
             _at(f"[name {name!r:.40}]", key_check, name)
             _at(f".{name}", value_check, item)
 
     return check
-
-
-def find_unencodable(value: Any) -> str:
-    """The path of the first text with a lone surrogate."""
-    for path, text in _texts(value, ""):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return path
-    return ""
-
-
-def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            step = f"{path}.{name!r}" if not str(name).isidentifier() else f"{path}.{name}"
-            yield from _texts(name, step)
-            yield from _texts(item, step)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for position, item in enumerate(value):
-            yield from _texts(item, f"{path}[{position}]")
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
-            yield from _texts(getattr(value, name, None), f"{path}.{name}")
-    elif dataclasses.is_dataclass(value):
-        for f in dataclasses.fields(value):
-            yield from _texts(getattr(value, f.name, None), f"{path}.{f.name}")

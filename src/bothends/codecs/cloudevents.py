@@ -23,15 +23,22 @@ __all__ = [
 ]
 
 STRUCTURED = "application/cloudevents"
-NAME_MAX = 1_000
-"""Characters of an id, source or type that a consumer accepts: they become part of an index entry."""
+ATTRIBUTE_MAX = 1_024
+"""Bytes of one attribute; what is longer stays among the headers. Ids become part of an index entry, which is limited."""
 
 ATTRIBUTES = {
-    "subject": "subject", "correlationid": "correlation_id", "causationid": "causation_id", "traceparent": "traceparent",
+    "subject": "subject", "correlationid": "correlation_id", "causationid": "causation_id",
+    "traceparent": "traceparent",
 }
 """Attributes that the outbox keeps together in one column, and their names in ``Message``."""
 
 _CE_NAMES = {name: f"ce_{name}" for name in ATTRIBUTES}
+_KNOWN = {
+    "content-type": "datacontenttype",
+    **{f"ce_{name}": name for name in (
+        "specversion", "id", "source", "type", "time", "partitionkey", "dataversion", *ATTRIBUTES,
+    )},
+}
 _SPEC = ("ce_specversion", b"1.0")
 _VERSIONS = {n: ("ce_dataversion", str(n).encode()) for n in range(1, 100)}
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -45,7 +52,7 @@ _headers = msgspec.msgpack.Decoder(list[tuple[str, bytes]])
 
 def is_text(value: str) -> bool:
     """Whether CloudEvents allows ``value`` as an attribute: no control characters, no surrogates."""
-    return _FORBIDDEN.search(value) is None
+    return value.isprintable() or _FORBIDDEN.search(value) is None
 
 
 def pack_attributes(attributes: Mapping[str, str]) -> str | None:
@@ -104,69 +111,68 @@ def from_record(record: Record) -> Message:
     """
     attributes: dict[str, str] = {}
     rest: list[tuple[str, bytes]] = []
-    for name, value in record.headers:
-        text = _attribute_name(name)
-        if text is None:
-            rest.append((name, value))
-        elif (decoded := _text(value)) is None:
-            rest.append((name, value))
+    for header in record.headers:
+        name, value = header
+        attribute = _KNOWN.get(name) or _attribute_name(name)
+        if attribute is None or (text := _text(value)) is None:
+            rest.append(header)
         else:
-            attributes[text] = decoded
-    content_type = attributes.get("datacontenttype", "")
-    if content_type[: len(STRUCTURED)].lower() == STRUCTURED:
+            attributes[attribute] = text
+    content_type = attributes.get("datacontenttype")
+    if content_type is not None and content_type[: len(STRUCTURED)].lower() == STRUCTURED:
         return _structured(record, content_type)
     return _message(record, attributes, rest, record.value)
 
 
 def _attribute_name(header: str) -> str | None:
     """The attribute that a header carries, or None for a header of the event's own."""
-    if header.startswith("ce_"):
-        return header[3:] or None
-    if header == "content-type" or header.lower() == "content-type":
-        return "datacontenttype"
-    return None
+    name = header.lower()
+    if name.startswith("ce_"):
+        return name[3:] or None
+    return "datacontenttype" if name == "content-type" else None
 
 
 def _text(value: bytes) -> str | None:
+    """A header's value as an attribute; None for what is no valid attribute and stays a header."""
+    if len(value) > ATTRIBUTE_MAX:
+        return None
     try:
         text = value.decode()
     except UnicodeDecodeError:
         return None
-    return text if _FORBIDDEN.search(text) is None else None
+    return text if text.isprintable() or _FORBIDDEN.search(text) is None else None
 
 
 def _message(record: Record, found: dict[str, str], headers: Headers, body: bytes | None) -> Message:
     take = found.pop
-    version = found.get("specversion", "1.0")
+    version = take("specversion", "1.0")
     if not version.startswith("1."):
         raise Undecodable(f"{_place(record)}: CloudEvents {version[:20]!r} is not understood, only 1.x")
-    found.pop("specversion", None)
     key, partitionkey = record.key, found.get("partitionkey")
     if partitionkey is not None and partitionkey.encode() == key:
         del found["partitionkey"]
-    dataversion: int | None = None
-    if _INTEGER.fullmatch(found.get("dataversion", "")):
-        dataversion = int(take("dataversion"))
+    dataversion = found.get("dataversion")
+    if dataversion is not None and _INTEGER.fullmatch(dataversion):
+        del found["dataversion"]
+    else:
+        dataversion = None
     return Message(
-        id=_required(record, take("id", ""), "id", "no_id"),
-        source=_required(record, take("source", ""), "source", "undecodable"),
-        type=_required(record, take("type", ""), "type", "undecodable"),
+        id=take("id", "") or _missing(record, "id", "no_id"),
+        source=take("source", "") or _missing(record, "source"),
+        type=take("type", "") or _missing(record, "type"),
         key=key, headers=headers, body=body, time=take("time", None), subject=take("subject", None),
-        content_type=take("datacontenttype", None), version=dataversion, correlation_id=take("correlationid", None),
-        causation_id=take("causationid", None), traceparent=take("traceparent", None), extensions=found,
+        content_type=take("datacontenttype", None), version=int(dataversion) if dataversion is not None else None,
+        correlation_id=take("correlationid", None), causation_id=take("causationid", None),
+        traceparent=take("traceparent", None), extensions=found,
         topic=record.origin.topic, partition=record.origin.partition, offset=record.origin.offset,
     )
 
 
-def _required(record: Record, value: str, name: str, reason: str) -> str:
-    if not value:
-        raise Undecodable(
-            f"{_place(record)} has no CloudEvents {name} (header ce_{name}, valid UTF-8 without control characters); "
-            f"for records of another format declare consumer(format=ForeignJson(...))", reason=reason,
-        )
-    if len(value) > NAME_MAX:
-        raise Undecodable(f"{_place(record)}: the {name} has {len(value)} characters, the limit is {NAME_MAX}")
-    return value
+def _missing(record: Record, name: str, reason: str = "undecodable") -> str:
+    raise Undecodable(
+        f"{_place(record)} has no CloudEvents {name} (header ce_{name}, 1 to {ATTRIBUTE_MAX} bytes of UTF-8 without "
+        f"control characters); for records of another format declare consumer(format=ForeignJson(...))", reason=reason,
+    )
 
 
 def _place(record: Record) -> str:
@@ -186,7 +192,7 @@ def _structured(record: Record, content_type: str) -> Message:
         raise Undecodable(f"{_place(record)}: structured mode without a value", reason="no_id")
     try:
         members = _structured_event.decode(record.value)
-        data, data_base64 = members.pop("data", None), members.pop("data_base64", None)
+        data, data_base64 = members.pop("data"), members.pop("data_base64", None)
         found = {name: text for name, raw in members.items() if (text := _member(name, raw)) is not None}
         body = _data(data, data_base64, found)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -201,8 +207,8 @@ def _member(name: str, raw: msgspec.Raw) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        if not is_text(value):
-            raise ValueError(f"{name} holds control characters")
+        if not is_text(value) or len(value.encode()) > ATTRIBUTE_MAX:
+            raise ValueError(f"{name} holds control characters or has more than {ATTRIBUTE_MAX} bytes")
         return value
     if isinstance(value, (bool, int)):
         return bytes(raw).decode()

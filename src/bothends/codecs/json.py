@@ -1,9 +1,9 @@
 """JSON bodies with exact values: what a handler gets is what was added, on every attempt.
 
-``Decimal``, ``UUID``, aware ``datetime``, ``date``, ``time`` and ``bytes`` are JSON strings (RFC 3339; base64), integers
-are JSON numbers of at most 64 bits. Values are checked against the annotations of their fields before anything is
-written (``codecs/checks.py``). Reading ignores unknown fields, honours defaults, and reads a ``Decimal`` from a string or
-from a number token, never by way of a float.
+``Decimal``, ``UUID``, aware ``datetime``, ``date``, ``time`` and ``bytes`` are JSON strings (RFC 3339; base64),
+integers are JSON numbers of at most 64 bits. Values are checked against the annotations of their fields before anything
+is written (``codecs/checks.py``). Reading ignores unknown fields, honours defaults, and reads a ``Decimal`` from a
+string or from a number token, never by way of a float.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from bothends.codecs.checks import Mismatch, check_plain, checker_for, find_unencodable
+from bothends.codecs.checks import checker_for
+from bothends.codecs.values import Mismatch, check_plain, find_unencodable
 from bothends.errors import BothendsError, ConfigError, InvalidEvent, Undecodable
 from bothends.events import EventType, is_pydantic
 
 __all__ = ["Codec", "codec_for", "decode", "encode", "encode_plain"]
+
+
+_SURROGATE = "a lone surrogate is no text; clean it first"
 
 
 class Codec(Protocol):
@@ -35,10 +39,11 @@ class Codec(Protocol):
 def encode(value: object) -> bytes:
     """The body of an event: a dataclass, a Struct, a pydantic model, a dict or a list.
 
-    In a dict (which declares no types) exact values are written in their JSON form: a ``Decimal`` as a string, and so on.
+    A dict declares no types: exact values in it are written in their JSON form, a ``Decimal`` as a string and so on.
+
     Raises InvalidEvent, naming the field; ConfigError for a class with a field that JSON cannot carry.
     """
-    cls = type(value)
+    cls: Any = type(value)
     if cls is dict or cls is list:
         return encode_plain(value)
     return codec_for(cls).encode(value)
@@ -72,8 +77,8 @@ class _TypeCodec:
             raise
         except Exception as error:
             raise ConfigError(
-                f"{self._name} cannot be carried as JSON: {error}. Its annotations must be importable where it is defined, "
-                f"and of types that JSON tells apart"
+                f"{self._name} cannot be carried as JSON: {error}. Its annotations must be importable where it is "
+                f"defined, and of types that JSON tells apart"
             ) from error
         self._check = checks.check
         self._proof = checks.constrained
@@ -88,7 +93,7 @@ class _TypeCodec:
         except Mismatch as problem:
             raise InvalidEvent(f"{self._name}{problem.path}: {problem}") from None
         except UnicodeEncodeError:
-            raise InvalidEvent(f"{self._name}{find_unencodable(value)}: a lone surrogate is no text; clean it first") from None
+            raise InvalidEvent(f"{self._name}{find_unencodable(value)}: {_SURROGATE}") from None
         except RecursionError:
             raise InvalidEvent(f"{self._name}: nested too deeply, or contains itself") from None
         except msgspec.ValidationError as error:
@@ -117,6 +122,6 @@ def encode_plain(value: Any) -> bytes:
     except Mismatch as problem:
         raise InvalidEvent(f"body{problem.path}: {problem}") from None
     except UnicodeEncodeError:
-        raise InvalidEvent(f"body{find_unencodable(value)}: a lone surrogate is no text; clean it first") from None
+        raise InvalidEvent(f"body{find_unencodable(value)}: {_SURROGATE}") from None
     except RecursionError:
         raise InvalidEvent("body: nested too deeply, or contains itself") from None

@@ -132,7 +132,7 @@ def _refused(value: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, datetime):
         if value.utcoffset() is None:
             yield path, "a datetime without a time zone; use datetime.now(timezone.utc)"
-    elif (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, Decimal) and not value.is_finite()):
+    elif isinstance(value, (float, Decimal)) and not math.isfinite(value):
         yield path, "NaN and infinity are no JSON"
 
 
