@@ -170,8 +170,8 @@ def reference() -> str:
         "The first of these that is set wins: the command's flag, the variable of the service "
         "(`BOTHENDS_<SERVICE>_X`, upper case, `_` for `-`), the general variable (`BOTHENDS_X`), the argument in code "
         "(`Service(...)`), `[tool.bothends.<service>]`, then `[tool.bothends]` in `pyproject.toml`; a `bothends.toml` "
-        "has the same tables without `tool.bothends` and wins over `pyproject.toml`. Each variable can also be given as "
-        "a file: `BOTHENDS_DATABASE_URL_FILE=/run/secrets/url`. `bothends config` shows each value and where it came "
+        "has the same tables without `tool.bothends` and wins over `pyproject.toml`. Each variable can also be given "
+        "by file: `BOTHENDS_DATABASE_URL_FILE=/run/secrets/url`. `bothends config` shows each value and where it came "
         "from, secrets masked. URLs are read at the first I/O, never at import.", "",
         "| Setting | Variable | Accepts | Default | Meaning |", "| --- | --- | --- | --- | --- |",
     ]
