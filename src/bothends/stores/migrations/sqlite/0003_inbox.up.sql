@@ -20,7 +20,7 @@ create table bothends_inbox (
     result blob,
     primary key (consumer, id, source)
 ) strict, without rowid;
-create index bothends_inbox_changed_at on bothends_inbox (changed_at) where state = 'p';
+create index bothends_inbox_changed_at on bothends_inbox (consumer, changed_at) where state = 'p';
 
 create table bothends_blocked_keys (
     consumer integer not null,
@@ -105,6 +105,7 @@ create table bothends_dead_letters (
 ) strict;
 create index bothends_dead_letters_fingerprint on bothends_dead_letters (consumer, fingerprint) where state = 'open';
 create index bothends_dead_letters_message_id on bothends_dead_letters (consumer, message_id);
+create index bothends_dead_letters_closed on bothends_dead_letters (changed_at) where state in ('done', 'discarded');
 create unique index bothends_dead_letters_origin
     on bothends_dead_letters (consumer, topic, record_partition, record_offset) where message_id = '';
 

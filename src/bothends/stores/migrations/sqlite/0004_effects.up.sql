@@ -14,6 +14,7 @@ create table bothends_effects (
     changed_at real not null default ((julianday('now') - 2440587.5) * 86400.0),
     primary key (consumer, message_id, source, name)
 ) strict;
+create index bothends_effects_changed_at on bothends_effects (changed_at);
 
 create table bothends_audit (
     id integer primary key autoincrement,
