@@ -1,0 +1,64 @@
+"""What the inbox groups of all stores answer with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bothends.letters import KeyOf
+
+__all__ = ["Admitted", "Consumed", "Entry", "Known", "Lease", "OpenRun", "Registered"]
+
+
+class Registered(NamedTuple):
+    id: int
+    start_at: str
+    """As declared at the first start."""
+    paused: bool
+    first: bool
+
+
+class Consumed(NamedTuple):
+    paused: bool
+    now_s: float
+    """The database's clock, Unix seconds."""
+
+
+class Entry(NamedTuple):
+    """One message to admit."""
+
+    source: str
+    id: str
+    hash: bytes
+
+
+class Admitted(NamedTuple):
+    fresh: set[tuple[str, str]]
+    """(source, id) of those that were not in the inbox."""
+    transaction: str
+    """The transaction's own id; empty where the database has none."""
+
+
+class Known(NamedTuple):
+    state: str
+    hash: bytes
+
+
+class OpenRun(NamedTuple):
+    """A start mark of another worker that was never closed."""
+
+    id: int
+    worker: str
+    messages: str
+    """JSON array of [source, id]."""
+    alone: bool
+    crashes: int
+    alive: bool
+    """Its database connection is still there, so its worker has not died (or not yet been noticed to)."""
+
+
+class Lease(NamedTuple):
+    """A key that this drainer holds. ``epoch`` is checked before anything is committed for the key."""
+
+    key: KeyOf
+    state: str
+    epoch: int

@@ -1,0 +1,177 @@
+"""Inbox on PostgreSQL: admission, crash marks, and the gate before COMMIT. Parking and dead letters: ``parking.py``.
+
+READ COMMITTED is assumed: each statement sees what was committed before it began. That is why admission and the look-up of
+blocked keys are two statements, in this order: whoever waited for another transaction in the first sees its parked key
+in the second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from bothends.letters import KeyOf
+from bothends.stores.inboxes import Admitted, Consumed, Entry, Known, OpenRun, Registered
+from bothends.stores.postgresql.parking import PostgresqlParking
+from bothends.stores.schema import quoted_schema
+from bothends.stores.steps import Sql, Steps
+
+__all__ = ["PostgresqlInbox"]
+
+_OPEN_RUNS_MAX = 10_000
+
+
+class PostgresqlInbox(PostgresqlParking):
+    """Step functions; the consumer is given by its number, from ``register``."""
+
+    def __init__(self, schema: str) -> None:
+        super().__init__(schema)
+        s = quoted_schema(schema)
+        self._register = f"""
+            insert into {s}.consumers (name, service, owner, start_at, topics)
+            values (:name, :service, :owner, :start_at, :topics)
+            on conflict (name) do update set owner = excluded.owner, topics = excluded.topics
+            returning id, start_at, paused, xmax = 0"""
+        self._rename = f"""
+            update {s}.consumers set name = :name where name = :alias
+            and not exists (select 1 from {s}.consumers where name = :name) returning id"""
+        self._consumed = f"""
+            update {s}.consumers set processed = processed + :processed where id = :consumer
+            returning paused, extract(epoch from clock_timestamp())::float8"""
+        self._mark = f"""
+            with quick as materialized (select set_config('synchronous_commit', 'off', true)),
+                 replaced as (delete from {s}.runs where id = any(:replaces::bigint[]))
+            insert into {s}.runs (consumer, worker, backend_pid, messages, alone, crashes)
+            select :consumer, :worker, pg_backend_pid(), :messages, :alone, :crashes from quick returning id"""
+        self._unmark = f"delete from {s}.runs where id = any(:runs::bigint[])"
+        self._void = f"update {s}.runs set voided = true where worker = :worker and id = any(:runs::bigint[])"
+        self._open_runs = f"""
+            select r.id, r.worker, r.messages, r.alone, r.crashes,
+                   exists (select 1 from pg_stat_activity a where a.pid = r.backend_pid
+                           and a.datname = current_database() and a.backend_start <= r.opened)
+            from {s}.runs r where r.consumer = :consumer and r.worker <> :worker and not r.voided
+            order by r.id limit {_OPEN_RUNS_MAX}"""
+        self._sweep = f"""
+            delete from {s}.runs r where r.consumer = :consumer and r.worker <> :worker
+            and (r.opened < clock_timestamp() - interval '7 days' or (not r.alone or r.voided) and not exists (
+                select 1 from jsonb_array_elements(r.messages::jsonb) m where not exists (
+                    select 1 from {s}.inbox i where i.consumer = r.consumer and i.source = m ->> 0 and i.id = m ->> 1)))"""
+        self._admit = f"""
+            with settings as materialized (
+                select set_config('lock_timeout', coalesce(:lock_timeout, current_setting('lock_timeout')), true),
+                       set_config('idle_in_transaction_session_timeout', :lease_ms, true),
+                       set_config('tcp_user_timeout', :lease_ms, true))
+            insert into {s}.inbox (consumer, source, id, hash)
+            select :consumer, n.source, n.id, n.hash
+            from settings, unnest(:sources::text[], :ids::text[], :hashes::bytea[]) as n (source, id, hash)
+            on conflict do nothing returning source, id, pg_current_xact_id()::text"""
+        self._settings = """
+            select set_config('lock_timeout', coalesce(:lock_timeout, current_setting('lock_timeout')), true),
+                   set_config('idle_in_transaction_session_timeout', :lease_ms, true),
+                   set_config('tcp_user_timeout', :lease_ms, true), pg_current_xact_id()::text"""
+        self._known = f"""
+            select source, id, state::text, hash from {s}.inbox where consumer = :consumer
+            and (id, source) in (select * from unnest(:ids::text[], :sources::text[]))"""
+        self._gate = f"""
+            with gone as (delete from {s}.runs where id = :run and not voided returning 1)
+            select set_config('bothends.commit', pg_current_xact_id()::text, true), (select count(*) from gone)"""
+        self._gate_open = f"""
+            select set_config('bothends.commit', pg_current_xact_id()::text, true),
+                   (select count(*) from {s}.runs where id = :run and not voided)"""
+        self._end_frozen = f"""
+            select pg_terminate_backend(a.pid)
+            from unnest(:waiting::int[]) w (pid), unnest(pg_blocking_pids(w.pid)) b (pid)
+            join pg_stat_activity a on a.pid = b.pid
+            where exists (select 1 from {s}.runs r where r.backend_pid = a.pid and r.worker <> :worker)
+            and a.state_change < clock_timestamp() - make_interval(secs => :lease_s)
+            and (a.state like 'idle in transaction%' or a.wait_event in ('ClientRead', 'ClientWrite'))"""
+
+    def register(self, *, name: str, service: str, owner: str, start_at: str, topics: Sequence[str]) -> Steps[Registered]:
+        """The consumer's row, made at its first start; ``start_at`` stays as it was then [A7]."""
+        result = yield Sql(self._register, {
+            "name": name, "service": service, "owner": owner, "start_at": start_at, "topics": json.dumps(list(topics)),
+        })
+        id, start, paused, first = result.rows[0]
+        return Registered(id, start, paused, first)
+
+    def rename(self, alias: str, name: str) -> Steps[bool]:
+        """Takes over the inbox of a consumer that was called ``alias``, unless ``name`` has one already."""
+        result = yield Sql(self._rename, {"alias": alias, "name": name})
+        return bool(result.rows)
+
+    def consumed(self, consumer: int, processed: int) -> Steps[Consumed]:
+        """Adds to the counter; whether an operator has paused the consumer, and the database's time."""
+        result = yield Sql(self._consumed, {"consumer": consumer, "processed": processed})
+        return Consumed(*result.rows[0])
+
+    def mark(
+        self, consumer: int, worker: str, messages: str, *, alone: bool = False, crashes: int = 0, replaces: Sequence[int] = (),
+    ) -> Steps[int]:
+        """Commits a start mark: these messages are about to run on this connection."""
+        result = yield Sql(self._mark, {
+            "consumer": consumer, "worker": worker, "messages": messages, "alone": alone, "crashes": crashes,
+            "replaces": list(replaces),
+        })
+        return int(result.rows[0][0])
+
+    def unmark(self, runs: Sequence[int]) -> Steps[None]:
+        yield Sql(self._unmark, {"runs": list(runs)}, rows=False)
+
+    def void(self, worker: str, runs: Sequence[int]) -> Steps[None]:
+        """These marks of a live worker say nothing about their messages."""
+        yield Sql(self._void, {"worker": worker, "runs": list(runs)}, rows=False)
+
+    def open_runs(self, consumer: int, worker: str) -> Steps[list[OpenRun]]:
+        """Marks of other workers that were never closed: their messages run alone."""
+        yield Sql(self._sweep, {"consumer": consumer, "worker": worker}, rows=False)
+        result = yield Sql(self._open_runs, {"consumer": consumer, "worker": worker})
+        return [OpenRun(id, name, messages, alone, crashes, alive) for id, name, messages, alone, crashes, alive in result.rows]
+
+    def admit(self, consumer: int, entries: Sequence[Entry], *, lock_timeout_ms: int | None, lease_s: float) -> Steps[Admitted]:
+        """The first statement of a work transaction: inbox rows (in the order of the key, so that two batches never wait
+        for each other crosswise) and the settings that end this transaction when the process freezes."""
+        settings: dict[str, Any] = {
+            "lock_timeout": None if lock_timeout_ms is None else f"{lock_timeout_ms}ms", "lease_ms": f"{int(lease_s * 1000)}ms",
+        }
+        if not entries:
+            result = yield Sql(self._settings, settings)
+            return Admitted(set(), result.rows[0][3])
+        ordered = sorted(entries, key=_by_key)
+        result = yield Sql(self._admit, settings | {
+            "consumer": consumer, "sources": [e.source for e in ordered], "ids": [e.id for e in ordered],
+            "hashes": [e.hash for e in ordered],
+        })
+        transaction = result.rows[0][2] if result.rows else ""
+        return Admitted({(source, id) for source, id, _ in result.rows}, transaction)
+
+    def known(self, consumer: int, names: Sequence[tuple[str, str]]) -> Steps[dict[tuple[str, str], Known]]:
+        """What the inbox says of these (source, id)."""
+        result = yield Sql(self._known, {
+            "consumer": consumer, "sources": [source for source, _ in names], "ids": [id for _, id in names],
+        })
+        return {(source, id): Known(state, bytes(hash)) for source, id, state, hash in result.rows}
+
+    def blocked(self, consumer: int, keys: Sequence[KeyOf]) -> Steps[dict[KeyOf, str]]:
+        """The state of those keys that wait, locked until the end of the transaction."""
+        result = yield Sql(self._blocked, {
+            "consumer": consumer, "topics": [k.topic for k in keys], "keyed": [k.keyed for k in keys],
+            "keys": [k.key for k in keys],
+        })
+        return {KeyOf(topic, keyed, bytes(key)): state for topic, keyed, key, state in result.rows}
+
+    def gate(self, run: int | None, transaction: str, *, last: bool) -> Steps[bool]:
+        """Just before COMMIT. False: the transaction is not the one that was begun, or this worker's mark was taken from
+        it; then nothing may be committed."""
+        result = yield Sql(self._gate if last else self._gate_open, {"run": run if run is not None else -1})
+        now, marks = result.rows[0]
+        return transaction in ("", now) and (run is None or marks == 1)
+
+    def end_frozen(self, waiting: Sequence[int], worker: str, lease_s: float) -> Steps[int]:
+        """Ends backends that hold what ``waiting`` backends wait for and whose worker was silent for a lease."""
+        result = yield Sql(self._end_frozen, {"waiting": list(waiting), "worker": worker, "lease_s": float(lease_s)})
+        return len(result.rows)
+
+
+def _by_key(entry: Entry) -> tuple[str, str]:
+    return entry.id, entry.source
