@@ -23,7 +23,8 @@ def write(path: Path, *lines: str, header: str = HEADER) -> Path:
 
 def line(invoice: str, product: str = "P", quantity: object = 1, price: object = "1.00", customer: str = "7.0") -> str:
     out = io.StringIO()
-    csv.writer(out).writerow([invoice, product, 'BAG, "RED"\nBIG', quantity, "2010-12-01 08:26:00", price, customer, "UK"])
+    at, description = "2010-12-01 08:26:00", 'BAG, "RED"\nBIG'
+    csv.writer(out).writerow([invoice, product, description, quantity, at, price, customer, "UK"])
     return out.getvalue().rstrip("\r\n")
 
 
@@ -128,9 +129,13 @@ def test_blank_lines_are_nothing_and_lines_are_bounded(tmp_path: Path) -> None:
         read_orders([write(tmp_path / "b.csv", *["1,P,d,1,x,1,7,UK"] * (LINES_MAX + 1))])
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("aAbB"), st.integers(-99, 99), st.integers(-999, 99999)),
-                max_size=60))  # fmt: skip
-def test_grouping_loses_no_line(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str, int, int]]) -> None:
+ROW = st.tuples(st.integers(0, 5), st.sampled_from("aAbB"), st.integers(-99, 99), st.integers(-999, 99999))
+
+
+@given(st.lists(ROW, max_size=60))
+def test_grouping_loses_no_line(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str, int, int]]
+) -> None:
     path = tmp_path_factory.mktemp("orders") / "a.csv"
     write(path, *[line(str(i), p, q, Decimal(c).scaleb(-3)) for i, p, q, c in rows])
     orders = read_orders([path])

@@ -1,5 +1,5 @@
-"""The marketplace that ``bothends demo`` runs: an ordinary application on the public API, and what torments and audits it.
+"""The marketplace that ``bothends demo`` runs: an ordinary application, and what torments and audits it.
 
-``shop``, ``app`` and ``wallet`` are the application; nothing in them knows of faults. The rest is the demo: where orders come
-from (``orders``, ``seeded``), the processes (``producer``, ``gateway``, ``proxies``), the faults, the audit, the run.
+``app``, ``events``, ``shop`` and ``wallet`` are the application, on the public API; nothing in them knows of faults. The
+rest is the demo: where orders come from, the processes around, the faults, the audit, the run.
 """

@@ -11,21 +11,22 @@ from decimal import Decimal
 
 from bothends import Context, Retry, Service
 from bothends.demo import money
-from bothends.demo.events import OrderCancelled, OrderCreated, OrderLine, PaymentConfirmed
-from bothends.demo.shop import Connection, Shop, schema_of
+from bothends.demo.events import RUN, OrderCancelled, OrderCreated, OrderLine, PaymentConfirmed
+from bothends.demo.names import schema_of
+from bothends.demo.shop import Connection, Shop
 from bothends.demo.wallet import Wallet
 
-__all__ = ["analytics", "inventory", "order_event", "orders", "payments", "place_order"]
+__all__ = ["analytics", "inventory", "order_event", "orders", "payments", "place_order", "was_placed"]
 
 # Processes are killed here all the time: a death says nothing about the message that was in hand.
 RETRY = Retry(attempts=30, first_s=0.5, cap_s=10, then="hold", crashes=None)
 
-orders = Service("orders", schema=schema_of("orders"))
-inventory = Service("inventory", schema=schema_of("inventory"))
-payments = Service("payments", schema=schema_of("payments"))
-analytics = Service("analytics", schema=schema_of("analytics"))
+orders = Service("orders", schema=schema_of(RUN, "orders"))
+inventory = Service("inventory", schema=schema_of(RUN, "inventory"))
+payments = Service("payments", schema=schema_of(RUN, "payments"))
+analytics = Service("analytics", schema=schema_of(RUN, "analytics"))
 
-_orders, _inventory, _payments, _analytics = (Shop(s.name) for s in (orders, inventory, payments, analytics))
+_orders, _inventory, _payments, _analytics = (Shop(RUN, s.name) for s in (orders, inventory, payments, analytics))
 _wallet = Wallet()
 
 
@@ -36,6 +37,11 @@ def place_order(db: Connection, order: OrderCreated | OrderCancelled) -> str:
     """The order's row and its event, in the caller's transaction. Returns the event's id."""
     _orders.place(db, order.invoice, order.customer, order.country, _total(order.lines))
     return orders.outbox.add(db, order)
+
+
+def was_placed(db: Connection, invoice: str) -> bool:
+    """For after a COMMIT that was not answered."""
+    return _orders.is_placed(db, invoice)
 
 
 def order_event(invoice: str, customer: str, country: str, lines: list[OrderLine]) -> OrderCreated | OrderCancelled:

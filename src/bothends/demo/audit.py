@@ -1,7 +1,7 @@
 """Audit: compares what a run did with what its input demands. Pure: orders and rows in, findings out.
 
-The truth is the input. Every (invoice, consumer) pair needs exactly one effect, every due charge exactly one call at the
-gateway, the first effects of a key come in the input's order, and units and revenue of each product equal the plain sum.
+The truth is the input. Every (invoice, consumer) pair needs exactly one effect, every due charge exactly one call at
+the gateway, the first effects of a key come in the input's order, units and revenue per product equal the plain sum.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _audit_consumer(findings: Findings, consumer: str, due: Mapping[str, Order],
     for row in sorted(rows, key=lambda row: row.seq):
         order = due.get(row.invoice)
         if order is None or row.key != order.key:
-            findings.note("unexpected", f"{consumer}: an effect of {row.invoice!r} with key {row.key!r} (row {row.seq})")
+            stranger = f"{consumer}: an effect of {row.invoice!r} with key {row.key!r} (row {row.seq})"
+            findings.note("unexpected", stranger)
         if order is None:
             continue
         if row.invoice in seen:

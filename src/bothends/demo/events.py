@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from bothends import event
+from bothends.demo.names import topic_of
 
 __all__ = ["ORDERS", "PAYMENTS", "RUN", "OrderCancelled", "OrderCreated", "OrderLine", "PaymentConfirmed"]
 
 RUN = os.environ.get("DEMO_RUN", "demo")
-ORDERS = f"{RUN}.orders"
-PAYMENTS = f"{RUN}.payments"
+ORDERS, PAYMENTS = topic_of(RUN, "orders"), topic_of(RUN, "payments")
 
 
 @dataclass(frozen=True)

@@ -94,14 +94,16 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
             reader = csv.reader(text, strict=True)
             header = next(reader, [])
             if missing := [name for name in COLUMNS if name not in header]:
-                raise InvalidOrders(f"{path}: column {missing[0]} is missing; the first line must name {', '.join(COLUMNS)}")
+                names = ", ".join(COLUMNS)
+                raise InvalidOrders(f"{path}: column {missing[0]} is missing; the first line must name {names}")
             order = [header.index(name) for name in COLUMNS]
             same = order == list(range(len(header)))
             for cells in reader:
                 if len(cells) != len(header):
                     if not cells:
                         continue
-                    raise InvalidOrders(f"{path}:{reader.line_num}: {len(cells)} cells where the header has {len(header)}")
+                    where = f"{path}:{reader.line_num}"
+                    raise InvalidOrders(f"{where}: {len(cells)} cells where the header has {len(header)}")
                 yield reader.line_num, cells if same else [cells[i] for i in order]
     except OSError as error:  # gzip.BadGzipFile too
         raise InvalidOrders(f"{path}: cannot be read: {error}") from error

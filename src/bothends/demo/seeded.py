@@ -1,7 +1,7 @@
 """Seeded orders: like the real ones in what is awkward about them, the same for the same seed.
 
-Cancellations, adjustments (``A``), invoices without a customer, negative quantities, prices of zero, below zero and with
-three decimals, product codes that differ in case only, hot products, hot customers, a few long invoices.
+Cancellations, adjustments (``A``), invoices without a customer, negative quantities, prices of zero, below zero and
+with three decimals, product codes that differ in case only, hot products, hot customers, a few long invoices.
 """
 
 from __future__ import annotations

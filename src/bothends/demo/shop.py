@@ -13,18 +13,19 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bothends.demo import money
-from bothends.demo.events import RUN
+from bothends.demo.names import schema_of
 
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["SERVICES", "Connection", "Shop", "schema_of"]
+__all__ = ["Connection", "Shop"]
 
 Connection: TypeAlias = "psycopg.Connection[Any] | sqlite3.Connection"
 
-SERVICES = ("orders", "inventory", "payments", "analytics")
-
-_EFFECTS = "effects_log (seq {serial}, consumer text not null, event_id text not null, invoice text not null, key text not null)"
+_EFFECTS = (
+    "effects_log (seq {serial}, consumer text not null, event_id text not null, invoice text not null,"
+    " key text not null)"
+)
 _TABLES = {
     "orders": ["orders (invoice text primary key, key text not null, country text not null, total {money} not null)"],
     "inventory": ["stock (product text primary key, units bigint not null)", _EFFECTS],
@@ -40,22 +41,17 @@ _TABLES = {
 }
 
 
-def schema_of(service: str) -> str:
-    """The service's schema on PostgreSQL."""
-    return f"{RUN}_{service}".replace("-", "_")
-
-
 class Shop:
-    """The tables of one service."""
+    """The tables of one service of one run."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, run: str, service: str) -> None:
         self.service = service
-        self._schema = f'"{schema_of(service)}".'
+        self._schema = f'"{schema_of(run, service)}".'
 
     def create_tables(self, db: Connection) -> None:
         lite = isinstance(db, sqlite3.Connection)
         words = {
-            "serial": "integer primary key autoincrement" if lite else "bigint generated always as identity primary key",
+            "serial": f"{'integer' if lite else 'bigint generated always as identity'} primary key",
             "money": "text" if lite else "numeric",
         }
         for table in _TABLES[self.service]:
@@ -114,7 +110,8 @@ class Shop:
 
     def book_payment(self, db: Connection, invoice: str, amount: Decimal, receipt: str | None) -> None:
         self._run(
-            db, "insert into {s}payments (invoice, amount, receipt) values (?, ?, ?)", invoice, _value(db, amount), receipt
+            db, "insert into {s}payments (invoice, amount, receipt) values (?, ?, ?)",
+            invoice, _value(db, amount), receipt,
         )
 
     def count_confirmed(self, db: Connection, invoice: str, amount: Decimal) -> None:

@@ -1,0 +1,156 @@
+"""Processes: the ones that a user would start (relays and workers), and what can be done to them.
+
+Each is a supervisor with children, as ``bothends relay`` and ``bothends work`` start them. A kill hits the supervisor or
+one of its children: a supervisor restarts its children by itself; a killed supervisor is started again by ``tend``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+__all__ = ["Fleet", "Killed", "Process", "children_of"]
+
+STOP_S = 30.0
+RESTARTS_MAX = 20
+"""Deaths in a row, of a process that nobody killed, after which the run gives up."""
+_LOG_LINE_MAX = 64 * 1024
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes whose parent is ``pid``, from /proc."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                if int(fields[1]) == pid and fields[0] != "Z":
+                    found.append(int(entry.name))
+    return found
+
+
+@dataclass(frozen=True)
+class Killed:
+    name: str
+    pid: int
+    what: str
+
+
+@dataclass(eq=False)
+class Process:
+    """One command, its log file, and whether it should be running."""
+
+    name: str
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    log: Path
+    wanted: bool = False
+    restarts: int = 0
+    started: int = 0
+    running: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        self.wanted = True
+        self.started += 1
+        with self.log.open("ab") as log:
+            self.running = subprocess.Popen(
+                self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def stop(self, timeout_s: float = STOP_S) -> bool:
+        """SIGTERM, and SIGKILL after ``timeout_s``; whether it ended by itself."""
+        self.wanted = False
+        if self.running is None:
+            return True
+        self.running.terminate()
+        try:
+            self.running.wait(timeout_s)
+            return True
+        except subprocess.TimeoutExpired:
+            self.running.kill()
+            self.running.wait()
+            return False
+
+    def kill(self, rng: random.Random) -> Killed | None:
+        """SIGKILL to the supervisor (one time in three) or to one of its children. None: nothing was alive."""
+        if self.running is None or self.running.poll() is not None:
+            return None
+        children = children_of(self.running.pid)
+        supervisor = not children or rng.random() < 1 / 3
+        pid = self.running.pid if supervisor else rng.choice(children)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it ended by itself just now
+            return None
+        if supervisor:
+            self.running.wait()
+            self.restarts = -1  # this death is ours
+        return Killed(self.name, pid, "supervisor" if supervisor else "child")
+
+    def last_words(self, lines: int = 8) -> str:
+        """The end of the log."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_LINE_MAX))
+                return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+        except OSError as error:
+            return str(error)
+
+    def log_lines(self) -> Iterator[dict[str, Any]]:
+        """The log's JSON lines; others (tracebacks of a dying interpreter) are passed over."""
+        with contextlib.suppress(FileNotFoundError), self.log.open(encoding="utf-8", errors="replace") as log:
+            for line in log:
+                if line.startswith("{"):
+                    with contextlib.suppress(ValueError):
+                        yield json.loads(line)
+
+
+class Fleet:
+    """All relays and workers of a run."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self.processes: dict[str, Process] = {}
+
+    def add(self, name: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Process:
+        process = Process(name, [sys.executable, "-m", *arguments], environ, self._logs / f"{name}.log")
+        self.processes[name] = process
+        return process
+
+    def start(self) -> None:
+        for process in self.processes.values():
+            process.start()
+
+    def tend(self) -> None:
+        """Starts again whatever should run and does not. Raises RuntimeError for one that dies on and on by itself."""
+        for process in self.processes.values():
+            if process.wanted and process.running is not None and process.running.poll() is not None:
+                process.restarts += 1
+                if process.restarts > RESTARTS_MAX or (process.started == 1 and process.running.returncode == 2):
+                    raise RuntimeError(
+                        f"{process.name} ended with status {process.running.returncode}; its log ends:\n"
+                        f"{process.last_words()}"
+                    )
+                process.start()
+
+    def stop(self) -> None:
+        """All at once; SIGKILL for those that do not end in time."""
+        running = [p for p in self.processes.values() if p.running is not None and p.running.poll() is None]
+        for process in self.processes.values():
+            process.wanted = False
+        for process in running:
+            assert process.running is not None
+            process.running.terminate()
+        deadline = time.monotonic() + STOP_S
+        for process in running:
+            process.stop(max(0.1, deadline - time.monotonic()))

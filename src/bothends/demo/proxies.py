@@ -1,0 +1,237 @@
+"""Proxies: TCP in front of a database and a broker, so that they can be absent without touching the servers.
+
+    python -m bothends.demo.proxies SPEC
+
+SPEC is JSON: ``{name: {"to": [host, port], "kafka": false}}``. The first line of output is ``{name: [host, port]}``, where
+each listens. ``cut NAME`` on standard input breaks the connections and refuses new ones, ``restore NAME`` lets them in
+again; each is answered by the line ``ok``. The process ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Collection, Coroutine, Mapping
+from typing import Any, NamedTuple, cast
+
+from bothends.demo.kafka_addresses import Rewriter
+
+__all__ = ["Address", "Proxies", "Proxy", "main"]
+
+_CONNECTIONS_MAX = 2_000
+_LISTENERS_MAX = 100
+_ANSWER_S = 10.0
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+class _Side(asyncio.Protocol):
+    """One end of a proxied connection; what it receives goes to its peer, as fast as the peer takes it."""
+
+    def __init__(self, proxy: Proxy, target: Address, rewriter: Rewriter | None, peer: _Side | None = None) -> None:
+        self.proxy, self.target, self.rewriter, self.peer = proxy, target, rewriter, peer
+        self.is_client = peer is None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.proxy.sides.add(self)
+        if self.is_client:  # nothing is read before the server's end is there
+            if len(self.proxy.sides) > _CONNECTIONS_MAX:
+                self.transport.abort()
+                return
+            self.transport.pause_reading()
+            self.proxy.lead(self)
+        elif self.peer is None or self.peer.transport is None or self.peer.transport.is_closing():
+            self.transport.abort()
+        else:
+            self.peer.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self.rewriter is not None:
+            try:
+                data = self.rewriter.request(data) if self.is_client else self.rewriter.answer(data)
+            except (ValueError, IndexError, struct.error) as error:
+                print(f"proxy to {self.target}: {error}; connection closed", file=sys.stderr, flush=True)
+                assert self.transport is not None
+                self.transport.abort()
+                return
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.peer is not None and self.peer.transport is not None and not self.peer.transport.is_closing():
+            self.peer.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.proxy.sides.discard(self)
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.abort() if error else self.peer.transport.close()
+
+
+class Proxy:
+    """One listener on the loopback and where it leads. For Kafka, each broker that an answer names gets a listener."""
+
+    def __init__(self, to: Address, *, kafka: bool = False) -> None:
+        self.to = to
+        self.sides: set[_Side] = set()
+        self._kafka = kafka
+        self.is_open = False
+        self._listeners: dict[Address, _Listener] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.address = Address(*self._moved(*to))
+
+    def _moved(self, host: str, port: int) -> tuple[str, int]:
+        """Where (host, port) is reached through us; a new listener for one that was not known."""
+        target = Address(host, port)
+        if target not in self._listeners:
+            if len(self._listeners) >= _LISTENERS_MAX:
+                raise ValueError(f"more than {_LISTENERS_MAX} brokers")
+            listener = self._listeners[target] = _Listener(self, target)
+            if self.is_open:
+                self._spawn(listener.open())
+        return self._listeners[target].address
+
+    async def restore(self) -> None:
+        self.is_open = True
+        for listener in self._listeners.values():
+            await listener.open()
+
+    def cut(self) -> None:
+        """Closes the listeners, so that connecting is refused, and resets what was connected."""
+        self.is_open = False
+        for listener in self._listeners.values():
+            listener.close()
+        for side in list(self.sides):
+            if side.transport is not None:
+                side.transport.abort()
+
+    def client(self, target: Address) -> _Side:
+        return _Side(self, target, Rewriter(self._moved) if self._kafka else None)
+
+    def lead(self, client: _Side) -> None:
+        self._spawn(self._lead(client))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _lead(self, client: _Side) -> None:
+        server = _Side(self, client.target, client.rewriter, client)
+        client.peer = server
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: server, *client.target)
+        except OSError:
+            if client.transport is not None:
+                client.transport.abort()
+
+
+class _Listener:
+    """One port of the loopback, the same for as long as the process lives."""
+
+    def __init__(self, proxy: Proxy, target: Address) -> None:
+        self._proxy, self._target = proxy, target
+        self._socket: socket.socket | None = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._server: asyncio.Server | None = None
+        self._opening = False
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+
+    async def open(self) -> None:
+        if self._server is not None or self._opening:
+            return
+        self._opening = True
+        ready = self._socket or socket.create_server(self.address, backlog=256)
+        self._socket = None
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: self._proxy.client(self._target), sock=ready)
+        self._opening = False
+        if not self._proxy.is_open:  # it was cut meanwhile
+            self.close()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+async def _serve(spec: Mapping[str, Mapping[str, Any]]) -> None:
+    proxies = {name: Proxy(Address(*one["to"]), kafka=bool(one["kafka"])) for name, one in spec.items()}
+    for proxy in proxies.values():
+        await proxy.restore()
+    print(json.dumps({name: proxy.address for name, proxy in proxies.items()}), flush=True)
+    loop = asyncio.get_running_loop()
+    commands = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    while line := (await commands.readline()).decode():
+        verb, _, name = line.strip().partition(" ")
+        if name not in proxies or verb not in ("cut", "restore"):
+            print(f"unknown: {line.strip()}", flush=True)
+            continue
+        if verb == "cut":
+            proxies[name].cut()
+        else:
+            await proxies[name].restore()
+        print("ok", flush=True)
+
+
+class Proxies:
+    """The process, from the demo's side."""
+
+    def __init__(self, to: Mapping[str, Address], *, kafka: Collection[str] = ()) -> None:
+        spec = json.dumps({name: {"to": address, "kafka": name in kafka} for name, address in to.items()})
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bothends.demo.proxies", spec],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        first = self._answer()
+        if not first:
+            raise OSError("the proxies could not start; see above")
+        self.addresses = {name: Address(*address) for name, address in json.loads(first).items()}
+
+    def cut(self, name: str) -> None:
+        self._command(f"cut {name}")
+
+    def restore(self, name: str) -> None:
+        self._command(f"restore {name}")
+
+    def close(self) -> None:
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        try:
+            self._process.wait(_ANSWER_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _command(self, text: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text + "\n")
+        self._process.stdin.flush()
+        if (answer := self._answer().strip()) != "ok":
+            raise OSError(f"the proxies answered {answer!r} to {text!r}")
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+def main() -> None:
+    asyncio.run(_serve(json.loads(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()
