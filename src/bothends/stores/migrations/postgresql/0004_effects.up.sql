@@ -8,7 +8,8 @@ create table {s}.effects (
     result bytea,                            -- JSON
     error text not null default '',
     runs int not null default 1,
-    worker text not null default '',
+    worker text not null default '',         -- who makes the call now
+    lease_until timestamptz,                 -- in_progress, and its worker alive, until then
     decided_by text,                         -- an operator's decision: repeat | not-done | done
     started_at timestamptz not null default clock_timestamp(),
     changed_at timestamptz not null default clock_timestamp(),

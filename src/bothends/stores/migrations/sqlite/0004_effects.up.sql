@@ -8,7 +8,8 @@ create table bothends_effects (
     result blob,
     error text not null default '',
     runs integer not null default 1,
-    worker text not null default '',
+    worker text not null default '',         -- who makes the call now
+    lease_until real,                        -- in_progress, and its worker alive, until then (boot clock)
     decided_by text,
     started_at real not null default ((julianday('now') - 2440587.5) * 86400.0),
     changed_at real not null default ((julianday('now') - 2440587.5) * 86400.0),
