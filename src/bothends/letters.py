@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -76,5 +76,5 @@ def pack_headers(headers: Headers) -> bytes:
 
 def unpack_headers(packed: bytes) -> Sequence[tuple[str, bytes]]:
     """The inverse of ``pack_headers``; names that were not UTF-8 come back with ``surrogateescape``."""
-    rows = msgspec.msgpack.decode(packed, type=list[tuple[str | bytes, bytes]])
+    rows = msgspec.msgpack.decode(packed, type=list[tuple[Any, bytes]])  # Any: text or raw bytes, as packed
     return [(n.decode("utf-8", "surrogateescape") if isinstance(n, bytes) else n, v) for n, v in rows]
