@@ -128,7 +128,6 @@ def _engine(store: Store) -> Engine:
         _, _, rest = store.url.partition("://")
         return create_engine(f"postgresql+psycopg://{rest}", poolclass=NullPool)
     from bothends.integrations.sqlalchemy import explicit_begin
-
     from bothends.stores.sqlite.connection import BUSY_TIMEOUT_MS, location
 
     def connect() -> sqlite3.Connection:
