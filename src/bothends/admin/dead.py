@@ -231,7 +231,8 @@ def let_key_go(admin: PostgresqlAdmin, letter: Letter) -> Steps[bool]:
         return False
     others = yield admin.sql(
         "select 1 from {s}.dead_letters where consumer = :consumer and topic = :topic and keyed = :keyed "
-        "and key = :key and state = 'open' and reason not in ('conflict', 'skipped') and id <> :id limit 1", **key, id=letter.id)
+        "and key = :key and state = 'open' and reason not in ('conflict', 'skipped') and id <> :id limit 1",
+        **key, id=letter.id)
     if others.rows:
         return False
     yield admin.sql(

@@ -24,7 +24,7 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
     if status["waiting"] and not status["relays"]:
         found.append(Finding(name, f"{status['waiting']} events wait and no relay is alive", "start `bothends relay`"))
     elif oldest > WAITING_S:
-        found.append(Finding(name, f"the oldest event has waited {oldest:.0f} s", "`bothends status` shows which topic"))
+        found.append(Finding(name, f"the oldest event has waited {oldest:.0f} s", "`bothends status` shows the topic"))
     for relay in status["relays"]:
         if relay["state"] != "ok":
             found.append(Finding(name, f"relay {relay['name']} is {relay['state']}: {relay['detail']}",

@@ -30,7 +30,8 @@ def keys(
         f"""select k.topic, k.keyed, k.key, k.state, {{age:k.since}}, {{at:k.next_at}},
                (select count(*) from (select 1 from {{s}}.parked p where p.consumer = k.consumer and p.topic = k.topic
                     and p.keyed = k.keyed and p.key = k.key limit :cap) counted)
-            from {{s}}.blocked_keys k where k.consumer = :consumer {narrowed} order by k.since limit :limit""", **params)
+            from {{s}}.blocked_keys k where k.consumer = :consumer {narrowed} order by k.since limit :limit""",
+        **params)
     rows = []
     for topic, keyed, key, key_state, age_s, next_at, waiting in found.rows:
         rows.append({

@@ -1,7 +1,7 @@
 """Overtaken: which dead letters had later messages of their key processed meanwhile.
 
-A key that is held still waits behind its dead letter. For any other the broker's log knows: it is read from the letter on
-to the group's position, once per partition and within a bound; what lies beyond counts as overtaken, to be safe.
+A key that is held still waits behind its dead letter. For any other the broker's log knows: it is read from the letter
+on to the group's position, once per partition and within a bound; what lies beyond counts as overtaken, to be safe.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Only processed inbox rows go: a parked, dead or discarded message pins its own. A row's age is counted against the
 consumer's last activity before the grace period, not against now, so that a time out of service cannot eat the window:
-what the broker delivers again after the restart is still recognised. Any number may purge at once: rows that another one
-has locked are passed over.
+what the broker delivers again after the restart is still recognised. Any number may purge at once: rows that another
+one has locked are passed over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from bothends.stores.connection import Connection
 from bothends.stores.postgresql.admin import PostgresqlAdmin
 from bothends.stores.steps import Steps, run
 
-__all__ = ["BATCH_MAX", "Purged", "consumers", "inbox_batch", "inbox_cutoff_s", "purge_history", "purge_inbox", "report"]
+__all__ = [
+    "BATCH_MAX", "Purged", "consumers", "inbox_batch", "inbox_cutoff_s", "purge_history", "purge_inbox", "report",
+]
 
 BATCH_MAX = 2_000
 _BATCH_FIRST, _BATCH_MIN = 200, 20
@@ -125,7 +127,8 @@ def _audit(admin: PostgresqlAdmin, keep_s: float, limit: int) -> Steps[int]:
     # Ids grow with time: only the oldest few are looked at, and no index on the time is needed.
     done = yield admin.sql(
         """delete from {s}.audit where id in (
-               select id from (select id, at from {s}.audit order by id limit :limit) oldest where at < {ago:keep_s})""",
+               select id from (select id, at from {s}.audit order by id limit :limit) oldest
+               where at < {ago:keep_s})""",
         keep_s=keep_s, limit=limit)
     return done.count
 

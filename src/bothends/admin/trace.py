@@ -46,8 +46,8 @@ def _at_consumer(admin: PostgresqlAdmin, number: int, name: str, event_id: str) 
     found += [{"place": "inbox", "consumer": name, "source": s, "state": _INBOX.get(state, state), "at": at}
               for s, state, at in rows.rows]
     rows = yield admin.sql(
-        "select source, topic, record_partition, record_offset, attempts, reason, error, {at:parked_at} from {s}.parked "
-        "where consumer = :consumer and id = :id limit 10", **here)
+        "select source, topic, record_partition, record_offset, attempts, reason, error, {at:parked_at} "
+        "from {s}.parked where consumer = :consumer and id = :id limit 10", **here)
     found += [{"place": "parked", "consumer": name, "source": s, "topic": topic, "partition": p, "offset": o,
                "attempts": attempts, "reason": reason, "error": error, "at": at}
               for s, topic, p, o, attempts, reason, error, at in rows.rows]
@@ -75,8 +75,8 @@ def _caused(
             ids = [derived_id(source, event_id, consumer, n) for n in range(CAUSED_MAX)]
             params: dict[str, Any] = {}
             rows = yield admin.sql(
-                f"select id, source, type, topic, key, time from {{s}}.outbox where id in ({listed(params, 'id', ids)})",
-                **params)
+                f"select id, source, type, topic, key, time from {{s}}.outbox "
+                f"where id in ({listed(params, 'id', ids)})", **params)
             found += [{"place": "caused", "consumer": consumer, "id": i, "source": s, "type": type_, "topic": topic,
                        "key": shown(key), "at": at} for i, s, type_, topic, key, at in rows.rows]
     return found

@@ -49,7 +49,7 @@ def inbox_keep_s(
         return None if endless or not windows else needed
     if declared.total_seconds() < needed:
         raise ConfigError(
-            f"consumer {consumer}: inbox_keep={declared} is shorter than the {timedelta(seconds=int(needed))} for which "
+            f"consumer {consumer}: inbox_keep={declared} is shorter than the {timedelta(seconds=int(needed))} in which "
             f"its topics can deliver a copy again (retention, segment, check interval and retries); raise it, or leave "
             f"it out"
         )

@@ -17,7 +17,8 @@ class PostgresqlAdmin:
     """``sql(text, **params)`` fills in what differs between databases:
 
     ``{s}.name`` our table; ``{now}`` the database's clock; ``{at:column}`` a time as RFC 3339 text; ``{age:column}``
-    its age in seconds; ``{ago:param}`` the time that many seconds ago; ``{lock}``, ``{skip}`` and ``{skip:alias}`` row locks.
+    its age in seconds; ``{ago:param}`` the time that many seconds ago; ``{lock}``, ``{skip}`` and ``{skip:alias}`` row
+    locks.
     """
 
     blob = "bytea"
