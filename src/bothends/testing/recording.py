@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from bothends.codecs.json import codec_for
 from bothends.contexts import AsyncContext, Context, not_allowed
 from bothends.drafts import draft
+from bothends.effects import effect_key
 from bothends.errors import EffectNotAllowed
 from bothends.events import NOT_DONE, EventId
 from bothends.ids import derived_id
@@ -111,7 +112,7 @@ class _Recorder:
         return stored
 
     def _key(self, name: str, key: str | None) -> str:
-        return key if key is not None else derived_id(self._message.source, self._message.id, f"{CONSUMER}/{name}", 0)
+        return key if key is not None else effect_key(CONSUMER, self._message.source, self._message.id, name)
 
     def _only_effects(self, what: str) -> None:
         if self._planned is None:
