@@ -15,7 +15,8 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
 
 from bothends.brokers.kafka.blame import error_of, publish_error
 from bothends.brokers.kafka.client import CONSUMER, LOG, ClientLog, refuse_settings
@@ -49,7 +50,7 @@ class KafkaAdmin:
 
     def cluster_id(self, timeout_s: float) -> str:
         try:
-            found = self._client.list_topics(timeout=timeout_s).cluster_id
+            found: str | None = self._client.list_topics(timeout=timeout_s).cluster_id
         except KafkaException as error:
             raise publish_error(error, self._url) from error
         if not found:
@@ -115,8 +116,8 @@ class KafkaAdmin:
         if not partitions:
             return []
         try:
-            lows = self._offsets(partitions, OffsetSpec.earliest())
-            highs = self._offsets(partitions, OffsetSpec.latest())
+            lows = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+            highs = self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
             stored = self._client.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, partitions)], request_timeout=REQUEST_S
             )[group].result(REQUEST_S + 1)

@@ -47,7 +47,8 @@ COLLATERAL = frozenset({
 
 def error_of(failure: KafkaException | KafkaError) -> KafkaError:
     if isinstance(failure, KafkaException):
-        failure = failure.args[0]
+        inner: KafkaError = failure.args[0]
+        return inner
     return failure
 
 

@@ -84,7 +84,7 @@ class KafkaPublisher:
 
         handed_over = 0
         if self._culprit is None and self._fatal is None:
-            produce = producer.produce
+            produce: Any = producer.produce  # its stub wants headers of a type that is wider than ours
             try:
                 for topic, key, value, headers in records:
                     produce(topic, value, key, on_delivery=delivered, headers=headers)
@@ -131,13 +131,14 @@ class KafkaPublisher:
         """After ``produce`` refused the record ``at``: where it was only for room, wait and go on. Else it is the
         culprit. Returns how many records of the batch were handed over."""
         producer = self._client()
+        produce: Any = producer.produce
         deadline = time.monotonic() + ROOM_TIMEOUT_S
         while isinstance(error, BufferError) and time.monotonic() < deadline:
             producer.poll(0.01)
             try:
                 while at < len(entry.records):
                     topic, key, value, headers = entry.records[at]
-                    producer.produce(topic, value, key, on_delivery=delivered, headers=headers)
+                    produce(topic, value, key, on_delivery=delivered, headers=headers)
                     at += 1
                 return at
             except BufferError:

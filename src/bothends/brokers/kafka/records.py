@@ -14,7 +14,7 @@ from confluent_kafka import Message, cimpl
 from bothends.brokers.kafka.client import LOG
 from bothends.message import Headers, Origin, Record
 
-__all__ = ["raw_headers", "record_of"]
+__all__ = ["origin_of", "raw_headers", "record_of"]
 
 _FETCH_MS = 5_000
 _HEADERS_MAX = 10_000
@@ -22,11 +22,19 @@ _CONSUMER = 1
 _CONFIGURED = 0
 
 
+def origin_of(message: Message) -> Origin:
+    topic, number, offset = message.topic(), message.partition(), message.offset()
+    if topic is None or number is None or offset is None:
+        raise ValueError(f"a message without a place: {message.error()}")
+    return Origin(topic, number, offset)
+
+
 def record_of(message: Message, settings: dict[str, Any]) -> Record:
     """``settings`` are those of the connection, for the rare second look at a record."""
-    origin = Origin(message.topic(), message.partition(), message.offset())
+    origin = origin_of(message)
     try:
-        headers: Headers = [(name, value or b"") for name, value in message.headers() or ()]
+        found: Any = message.headers()  # its stub allows for what only a producer may give
+        headers: Headers = [(name, value or b"") for name, value in found] if found else ()
     except SystemError:  # UnicodeDecodeError inside the client; a second call would return the broken tuples
         headers = raw_headers(origin, settings)
     kind, timestamp = message.timestamp()

@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from bothends.brokers.kafka.blame import publish_error
 from bothends.brokers.kafka.client import CONSUMER, CONSUMER_DEFAULTS, LOG, ClientLog, refuse_settings
-from bothends.brokers.kafka.records import record_of
+from bothends.brokers.kafka.records import origin_of, record_of
 from bothends.brokers.kafka.starting import starting_positions
 from bothends.core.ordering import Runs
-from bothends.errors import PositionLost
+from bothends.errors import BothendsError, PositionLost
 from bothends.message import Origin, Record
 from bothends.ports import Partition, StartAt
 from bothends.urls import mask
@@ -76,8 +76,8 @@ class KafkaSubscription:
         """Partitions that the client does not fetch."""
         self._unplaced: set[Partition] = set()
         """Partitions whose first position could not be found out when they were given."""
-        self._given: set[Partition] = set()
-        """Partitions that were given to us since the last record was polled."""
+        self._trouble: Exception | None = None
+        """To be raised once everything that was fetched is in safety."""
         self._store_at = 0.0
         self._closed = False
         conf = CONSUMER_DEFAULTS | settings | CONSUMER | {
@@ -102,6 +102,9 @@ class KafkaSubscription:
             room = min(max_records, self._runs.room)
             self._fetch(room, 0.0 if self._ready() else max(0.0, deadline - time.monotonic()))
             records = self._hand_out(room)
+            if not records and self._trouble is not None:
+                trouble, self._trouble = self._trouble, None
+                raise trouble
             if records or time.monotonic() >= deadline:
                 return records
 
@@ -115,27 +118,33 @@ class KafkaSubscription:
         first = self._client.poll(timeout_s)
         if first is None:
             return
-        self._given.clear()
-        messages = [first]
+        # Held before the next call: where that gives the partition away, what is held of it goes too.
+        self._take_over([first])
         if wanted > 1:
-            messages += self._client.consume(wanted - 1, 0)
-        if first.error() is None and (first.topic(), first.partition()) in self._given:
-            del messages[0]  # its partition went and came back meanwhile: it will be fetched again
-        skipped: set[Partition] = set()
-        for message in messages:
-            if message.error() is not None:
-                self._on_message_error(message)
-            elif (partition := Partition(message.topic(), message.partition())) in self._runs:
-                if partition not in skipped and not self._hold(partition, message):
-                    skipped.add(partition)
+            self._take_over(self._client.consume(wanted - 1, 0))
         self._stop_full()
 
-    def _hold(self, partition: Partition, message: Message) -> bool:
+    def _take_over(self, messages: list[Message]) -> None:
+        """The client will not give these messages again, so nothing may be raised here before all of them are held."""
+        skipped: set[Partition] = set()
+        for message in messages:
+            if (error := message.error()) is not None:
+                try:
+                    self._on_message_error(message, error)
+                except BothendsError as trouble:
+                    self._trouble = self._trouble or trouble
+                continue
+            origin = origin_of(message)
+            partition = Partition(origin.topic, origin.partition)
+            if partition in self._runs and partition not in skipped and not self._hold(partition, origin, message):
+                skipped.add(partition)
+
+    def _hold(self, partition: Partition, origin: Origin, message: Message) -> bool:
         try:
             record = record_of(message, self._settings)
         except OSError as error:
             LOG.warning("%s; trying again", error)
-            self._client.seek(TopicPartition(*partition, message.offset()))
+            self._seek(origin)
             return False
         self._held.setdefault(partition, _Held()).put(record)
         return True
@@ -198,8 +207,17 @@ class KafkaSubscription:
         partition = Partition(position.topic, position.partition)
         if self._runs.rewind(partition, position.offset):
             self._held.pop(partition, None)
-            self._client.seek(TopicPartition(*partition, position.offset))
+            self._seek(position)
             self._fetch_again(partition)
+
+    def _seek(self, position: Origin) -> None:
+        place = TopicPartition(*position)
+        try:
+            self._client.seek(place)
+        except KafkaException as error:  # not fetching (yet): begin anew
+            LOG.debug("%s: cannot seek to %s: %s", self._url, position, error)
+            self._client.incremental_unassign([place])
+            self._client.incremental_assign([place])
 
     def _fetch_again(self, partition: Partition) -> None:
         if partition in self._stopped:
@@ -261,10 +279,9 @@ class KafkaSubscription:
             client.pause([TopicPartition(*p) for p in unplaced])
         for partition in partitions:
             self._forget(partition)
-            self._given.add(partition)
             self._runs.begin(partition, positions.get(partition, 0))
         if partitions:
-            self._assigned(partitions)
+            self._call(self._assigned, partitions)
 
     def _place_again(self) -> None:
         unplaced = list(self._unplaced)
@@ -276,7 +293,7 @@ class KafkaSubscription:
         self._unplaced.clear()
         for partition, position in positions.items():
             self._runs.begin(partition, position)
-            self._client.seek(TopicPartition(*partition, position))
+            self._seek(Origin(*partition, position))
         self._client.resume([TopicPartition(*p) for p in unplaced])
 
     def _on_revoke(self, client: Consumer, taken: list[TopicPartition]) -> None:
@@ -288,12 +305,10 @@ class KafkaSubscription:
             client.incremental_unassign(taken)
 
     def _give_up(self, partitions: list[Partition]) -> None:
-        try:
-            self._revoked(partitions, False)
-        finally:
-            self._commit_last(partitions)
-            for partition in partitions:
-                self._drop(partition)
+        self._call(self._revoked, partitions, False)
+        self._commit_last(partitions)
+        for partition in partitions:
+            self._drop(partition)
 
     def _on_lost(self, client: Consumer, gone: list[TopicPartition]) -> None:
         partitions = [Partition(p.topic, p.partition) for p in gone]
@@ -301,7 +316,14 @@ class KafkaSubscription:
             self._drop(partition)
         client.incremental_unassign(gone)
         if partitions and not self._closed:
-            self._revoked(partitions, True)
+            self._call(self._revoked, partitions, True)
+
+    def _call(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """An exception inside the client's callback would cost us the messages that it was about to return."""
+        try:
+            callback(*arguments)
+        except Exception as error:
+            self._trouble = self._trouble or error
 
     def _forget(self, partition: Partition) -> None:
         self._held.pop(partition, None)
@@ -318,8 +340,7 @@ class KafkaSubscription:
     def _on_error(self, error: KafkaError) -> None:
         LOG.debug("%s: %s", self._url, error.str())
 
-    def _on_message_error(self, message: Message) -> None:
-        error = message.error()
+    def _on_message_error(self, message: Message, error: KafkaError) -> None:
         topic, number = message.topic(), message.partition()
         if error.code() in _NO_POSITION and topic is not None and number is not None:
             self._lost(Partition(topic, number))
