@@ -1,2 +1,3 @@
+drop function {s}.outbox_late;
 drop table {s}.delayed, {s}.held, {s}.relay_progress, {s}.relay_lanes, {s}.relays;
 drop sequence {s}.relay_progress_seq;

@@ -6,14 +6,15 @@ create table {s}.relays (
     pid int not null,
     host text not null,
     started_at timestamptz not null default clock_timestamp(),
+    lease_s double precision not null,       -- a lease that ends later than now + lease_s counts as expired: the clock stepped
     lease_until timestamptz not null,
-    state text not null default 'ok',       -- ok | paused (breaker open): shown by status
+    state text not null default 'ok',        -- ok | paused (breaker open): shown by status
     detail text not null default ''
 );
 
 create table {s}.relay_lanes (
     lane smallint primary key check (lane between 0 and 63),
-    relay bigint                             -- null or unknown in relays: free
+    relay bigint references {s}.relays on delete set null   -- null: free
 );
 insert into {s}.relay_lanes (lane) select g from generate_series(0, 63) g;
 
@@ -40,15 +41,18 @@ create table {s}.held (
     id text not null, source text not null, type text not null, topic text not null, key bytea, body bytea,
     content_type text, time text not null, version int not null, attributes text, headers bytea,
     state text not null,                     -- retrying | behind | place | dead
+    passed boolean not null default false,   -- dead, and its key goes on without it
     attempts int not null default 0,
-    next_at timestamptz,
+    next_at timestamptz,                     -- the head of its key: when it is tried (retrying) or released (behind)
     reason text not null default '',
     error text not null default '',
     owner_request text,                      -- an operator's wish, carried out by the lane's owner: retry | skip | discard
     held_at timestamptz not null default clock_timestamp()
 );
-create index on {s}.held (lane, topic, key, seq);
+create index on {s}.held (lane, topic, key, seq) where not passed;
 create index on {s}.held (next_at) where next_at is not null;
+create index on {s}.held (topic, seq) where state = 'place';
+create index on {s}.held (seq) where owner_request is not null;
 
 create table {s}.delayed (
     seq bigint primary key,
@@ -58,3 +62,17 @@ create table {s}.delayed (
     deliver_at timestamptz not null
 );
 create index on {s}.delayed (deliver_at);
+
+-- Rows at or below the hwm whose transaction ended after the cursor's snapshot was taken. A function for its setting: on a
+-- table without statistics the planner would read all of it. `seq + 0`: by xid, not by seq, whatever the statistics say.
+create function {s}.outbox_late(
+    p_lanes bigint, p_running xid8[], p_xmax xid8, p_target pg_snapshot, p_hwm bigint, p_after bigint, p_rows int
+) returns setof {s}.outbox language plpgsql stable set enable_seqscan = off as $$
+begin
+    return query
+    select * from {s}.outbox o
+    where (o.xid = any (p_running) or o.xid >= p_xmax)
+      and (p_target is null or pg_visible_in_snapshot(o.xid, p_target))
+      and o.seq + 0 <= p_hwm and o.seq + 0 > p_after and ((p_lanes >> o.lane) & 1) <> 0
+    order by o.seq + 0 limit p_rows;
+end $$;

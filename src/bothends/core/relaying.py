@@ -1,0 +1,139 @@
+"""Relaying: the decisions of a relay, without I/O. Lanes are bits of a mask; lanes with one cursor are one stream.
+
+The cursor is (hwm, snapshot S): everything visible in S with ``seq <= hwm`` has been handed out. A row that becomes
+visible later is *late* (``seq <= hwm``: its transaction was running in S, or had not begun) or *new* (``seq > hwm``).
+Nothing else exists, whatever the order of transaction ids and sequence values. Stores whose sequence is their commit
+order (SQLite) leave the snapshot empty: they have no late rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from bothends.core.lanes import LANES
+
+__all__ = [
+    "BLOCKED", "DELAYED", "EVERY_LANE", "Cursor", "Hold", "HeldWork", "Page", "Segment", "Stream", "advance", "fair_share",
+    "lanes_of", "mask_of", "merge", "signed", "surplus",
+]
+
+EVERY_LANE = (1 << LANES) - 1
+
+DELAYED = 1
+"""Flag of a fetched row: it is due later."""
+BLOCKED = 2
+"""Flag of a fetched row: its key has rows in ``held``."""
+
+Row = tuple[Any, ...]
+
+
+class Cursor(NamedTuple):
+    hwm: int
+    snapshot: str
+
+
+class Stream(NamedTuple):
+    """Lanes that are read together. While a large late transaction is read page by page, ``target`` is the snapshot
+    that is being caught up with, and ``after`` the last late row handed out."""
+
+    lanes: int
+    hwm: int
+    snapshot: str
+    target: str | None = None
+    after: int = 0
+
+
+class Segment(NamedTuple):
+    """A step of the stored cursor: these lanes are done up to here."""
+
+    lanes: int
+    hwm: int
+    snapshot: str
+    published: int
+
+
+class Hold(NamedTuple):
+    """A row that the cursor passes without publishing it. ``first``: no earlier row of its key is held by this step."""
+
+    seq: int
+    state: str
+    first: bool
+    reason: str = ""
+    error: str = ""
+
+
+class HeldWork(NamedTuple):
+    """What waits outside the stream, as far as this relay's lanes go."""
+
+    blocked_lanes: int
+    """Lanes with a held key."""
+    delayed_in_s: float | None
+    """Seconds until the first delayed event is due, 0 or less: now; None: there is none within a day."""
+    requests: bool
+    """Whether operators have asked for something."""
+
+
+class Page(NamedTuple):
+    rows: list[Row]
+    streams: list[Stream]
+    """The streams after this page, in the order they were asked for."""
+    full: bool
+    """Whether there may be more."""
+
+
+def advance(
+    stream: Stream, late: Sequence[Row], new: Sequence[Row], *, limit: int, now: str, last: int, seq: int
+) -> tuple[Stream, bool]:
+    """The stream after one page, and whether ``new`` counts. ``now`` is the snapshot of the page, ``last`` the
+    sequence's last value as read in it, ``seq`` the position of a row's sequence value.
+
+    Late rows go first, all of them before any new row. When the page of new rows is not full, the hwm moves on to the
+    sequence's last value, so that a bulk insert that has not committed is not looked at again at every poll.
+    """
+    target = stream.target or now
+    if len(late) >= limit:
+        return stream._replace(target=target, after=late[-1][seq]), False
+    hwm = max(stream.hwm, new[-1][seq]) if new else stream.hwm
+    if len(new) < limit and target == now:
+        hwm = max(hwm, last)
+    return Stream(stream.lanes, hwm, target), True
+
+
+def merge(streams: Iterable[Stream]) -> list[Stream]:
+    """Streams that stand at the same place become one. Those without lanes go."""
+    lanes: dict[tuple[int, str, str | None, int], int] = {}
+    for stream in streams:
+        if stream.lanes:
+            place = (stream.hwm, stream.snapshot, stream.target, stream.after)
+            lanes[place] = lanes.get(place, 0) | stream.lanes
+    return [Stream(mask, *place) for place, mask in lanes.items()]
+
+
+def fair_share(relays: int) -> int:
+    """Lanes that one of ``relays`` live relays may hold."""
+    return -(-LANES // max(1, relays))
+
+
+def surplus(mine: int, relays: int) -> int:
+    """Which lanes of mine (a mask) to give up, so that ``relays`` live relays have a fair share each: the highest."""
+    given = 0
+    for lane in sorted(lanes_of(mine), reverse=True)[: max(0, mine.bit_count() - fair_share(relays))]:
+        given |= 1 << lane
+    return given
+
+
+def lanes_of(mask: int) -> Iterator[int]:
+    return (lane for lane in range(LANES) if mask >> lane & 1)
+
+
+def mask_of(lanes: Iterable[int]) -> int:
+    mask = 0
+    for lane in lanes:
+        mask |= 1 << lane
+    return mask
+
+
+def signed(mask: int) -> int:
+    """``mask`` as the signed 64-bit integer that databases have."""
+    return mask - (1 << LANES) if mask >> (LANES - 1) else mask

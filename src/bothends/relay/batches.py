@@ -1,0 +1,97 @@
+"""Batches in flight, and what their failures mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from bothends.core.relaying import Hold
+from bothends.errors import Blame, PublishError
+from bothends.relay.records import KEY, LANE, SEQ, TOPIC, Row
+
+__all__ = ["Batch", "Failure", "culprit", "walk"]
+
+ERROR_MAX = 1000
+"""Characters of an error's text that are stored."""
+NOT_SENT = "not_sent"
+"""A publisher's reason for records that went down with another one."""
+
+Key = tuple[str, bytes]
+
+
+class Failure(NamedTuple):
+    topic: str
+    error: PublishError
+
+
+class Batch:
+    """``kind`` says where its rows are: read from a ``stream``, or lying in ``held`` or ``delayed``."""
+
+    __slots__ = (
+        "blocked", "blocked_lanes", "delays", "done", "failures", "forget", "holds", "kind", "number", "rows", "segments",
+    )
+
+    def __init__(self, kind: Literal["stream", "held", "delayed"], rows: list[Row]) -> None:
+        self.kind = kind
+        self.rows = rows
+        """Those that are sent, in the order of the records."""
+        self.number = 0
+        self.segments: list[tuple[int, int, str]] = []
+        self.holds: list[Hold] = []
+        self.delays: list[int] = []
+        self.forget: list[int] = []
+        self.blocked: set[Key] = set()
+        """Keys of ``holds``."""
+        self.blocked_lanes = 0
+        self.done = False
+        self.failures: dict[int, PublishError] = {}
+
+    def hold(self, row: Row, state: str, *, first: bool = True, reason: str = "", error: str = "") -> None:
+        """This row goes to ``held``. ``first`` False: an earlier batch in flight holds a row of its key."""
+        if row[KEY] is not None:
+            key = (row[TOPIC], row[KEY])
+            first = first and key not in self.blocked
+            if state != "passed":
+                self.blocked.add(key)
+                self.blocked_lanes |= 1 << row[LANE]
+        self.holds.append(Hold(row[SEQ], state, first, reason, error[:ERROR_MAX]))
+
+
+def culprit(error: PublishError) -> PublishError | None:
+    """``error``, unless it only says that its record went down with another one."""
+    return None if error.reason == NOT_SENT else error
+
+
+def walk(window: Iterable[Batch], away: set[str]) -> tuple[list[Hold], set[int], int]:
+    """A window of streams that failed: what to hold, the rows whose end is known now (held or confirmed), and the lanes
+    of the held ones.
+
+    A rejected record blames nobody until it was tried alone, so it is held and tried alone. Of its key everything that
+    is not confirmed is held too: what comes before it must go before it, what comes after it must wait. All rows of a
+    place that is away are held. What is left is published again from the stored cursor.
+    """
+    batches = list(window)
+    suspects = {
+        (batch.rows[index][TOPIC], batch.rows[index][KEY])
+        for batch in batches for index, error in batch.failures.items()
+        if culprit(error) is not None and error.blame is Blame.EVENT and batch.rows[index][KEY] is not None
+    }
+    kept = Batch("stream", [])
+    known: set[int] = set()
+    for batch in batches:
+        for index, row in enumerate(batch.rows):
+            error = batch.failures.get(index)
+            if batch.done and error is None:
+                known.add(row[SEQ])
+                continue
+            rejected = error is not None and culprit(error) is not None and error.blame is Blame.EVENT
+            if row[TOPIC] in away:
+                kept.hold(row, "place")
+            elif rejected and error is not None:
+                kept.hold(row, "retrying", reason=error.reason, error=str(error))
+            elif (row[TOPIC], row[KEY]) in suspects:
+                kept.hold(row, "behind")
+            else:
+                continue
+            known.add(row[SEQ])
+    return kept.holds, known, kept.blocked_lanes

@@ -1,0 +1,350 @@
+"""The pipeline of one registration: pages on their way to the broker, settled in the order they were fetched.
+
+The streams in memory run ahead of the stored cursors by the window of batches in flight. Whatever goes wrong, the window
+is dropped and the streams are read again from the store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bothends.core.relaying import BLOCKED, DELAYED, Cursor, Hold, Segment, Stream, merge
+from bothends.errors import Blame, PublishError
+from bothends.ports import BatchReport, Broker, Publisher
+from bothends.relay.batches import Batch, Failure, culprit, walk
+from bothends.relay.records import BODY, FLAG, KEY, SEQ, TOPIC, Row, outgoing, readable
+from bothends.relay.settings import RelaySettings
+from bothends.stores.steps import Steps
+
+__all__ = ["FencedOff", "Pipeline"]
+
+PAGE_BYTES = 8 * 1024 * 1024
+"""Bodies of one page, as far as their mean size foretells it."""
+PAGE_ROWS_MIN = 16
+STREAMS_MAX = 4
+"""Streams that one statement reads."""
+_FIRST_PAGE = 256
+_REPORTS_S = 2.0
+
+
+class FencedOff(Exception):
+    """The registration is gone: somebody else has our lanes."""
+
+
+class Pipeline:
+    def __init__(
+        self, me: int, steps: Any, run: Callable[[Steps[Any]], Any], broker: Broker, settings: RelaySettings, name: str,
+    ) -> None:
+        self._me, self._steps, self._run, self._broker = me, steps, run, broker
+        self._settings, self._name = settings, name
+        self._publisher: Publisher | None = None
+        self._number = 0
+        self.streams: list[Stream] = []
+        self.window: deque[Batch] = deque()
+        self.away: set[str] = set()
+        """Topics whose place is away: their rows are held without an attempt."""
+        self.blocked_lanes = 0
+        """Lanes that may have held keys."""
+        self.delayed_soon = False
+        """Whether rows went to ``delayed`` since this was last reset."""
+        self._known: set[int] = set()
+        """Rows above the stored cursor whose end is known all the same: confirmed, or held, by a window that failed."""
+        self._limit = min(settings.batch_max, _FIRST_PAGE)
+        self.last_report = time.monotonic()
+        self.failure: PublishError | None = None
+        self.published = 0
+        """Records confirmed and recorded since this was last read."""
+
+    # Lanes
+
+    @property
+    def lanes(self) -> int:
+        mask = 0
+        for stream in self.streams:
+            mask |= stream.lanes
+        return mask
+
+    def gain(self, cursors: dict[int, Cursor]) -> None:
+        self.streams = merge([*self.streams, *(Stream(1 << lane, c.hwm, c.snapshot) for lane, c in cursors.items())])
+
+    def leave(self, lanes: int) -> None:
+        """Nothing more is fetched of these lanes; what is in flight of them goes on."""
+        self.streams = merge([s._replace(lanes=s.lanes & ~lanes) for s in self.streams])
+
+    # Fetching and sending
+
+    @property
+    def room(self) -> bool:
+        return len(self.window) < self._settings.in_flight_max
+
+    def fetch(self) -> bool:
+        """Fetches one page and hands it over. Whether there may be more at once."""
+        streams, rest = self.streams[:STREAMS_MAX], self.streams[STREAMS_MAX:]
+        if not streams:
+            return False
+        limit = max(PAGE_ROWS_MIN, self._limit // len(streams))
+        page = self._run(self._steps.rows.fetch(streams, limit=limit, blocked_lanes=self.blocked_lanes))
+        if not page.rows:
+            self.streams = merge([*rest, *page.streams])
+            return bool(rest)
+        self._measure(page.rows)
+        batch = Batch("stream", page.rows)
+        batch.segments = [
+            (stream.lanes, stream.hwm, stream.snapshot) for stream in page.streams if stream.target is None
+        ]
+        if self.away or self._known or any([row[FLAG] for row in page.rows]) or self._copying():
+            self._deal(batch)
+        if self.send(batch):
+            self.streams = merge([*rest, *page.streams])
+        return bool(page.full or rest)
+
+    def _measure(self, rows: Sequence[Row]) -> None:
+        size = sum([len(row[BODY] or b"") for row in rows])
+        wanted = PAGE_BYTES * len(rows) // max(1, size)
+        self._limit = max(PAGE_ROWS_MIN, min(self._settings.batch_max, wanted, 4 * self._limit))
+
+    def _copying(self) -> set[tuple[str, bytes]]:
+        """Keys with rows that a batch in flight copies to ``held``: the table does not show them yet."""
+        return set().union(*[batch.blocked for batch in self.window])
+
+    def _deal(self, batch: Batch) -> None:
+        """Decides which rows of a page are sent, and what becomes of the others."""
+        copying = self._copying()
+        send: list[Row] = []
+        for row in batch.rows:
+            key = (row[TOPIC], row[KEY])
+            if row[SEQ] in self._known:
+                batch.forget.append(row[SEQ])
+            elif row[TOPIC] in self.away:
+                batch.hold(row, "place")
+            elif row[FLAG] == DELAYED:
+                batch.delays.append(row[SEQ])
+            elif row[FLAG] == BLOCKED or (row[KEY] is not None and (key in copying or key in batch.blocked)):
+                batch.hold(row, "behind", first=key not in copying)
+            else:
+                send.append(row)
+        batch.rows = send
+
+    def send(self, batch: Batch) -> bool:
+        """Hands one batch to the publisher. False: there was no room, nothing was done."""
+        try:
+            records = outgoing(batch.rows)
+        except ValueError:
+            batch.rows, bad = readable(batch.rows)
+            if batch.kind != "stream":
+                self._give_up(batch, bad)
+            for row, error in bad:
+                batch.hold(row, "dead" if self._settings.publish.then == "hold" else "passed", reason="unreadable",
+                           error=error)
+            records = outgoing(batch.rows)
+        if records:
+            publisher = self._publisher or self._connect()
+            if not publisher.pending():
+                self.last_report = time.monotonic()
+            self._number += 1
+            try:
+                publisher.send(self._number, records)
+            except PublishError as error:
+                if error.reason == "full":
+                    self._number -= 1
+                    return False
+                batch.failures = dict.fromkeys(range(len(records)), error)
+                self.failure = error
+                batch.done = True
+            batch.number = self._number
+        else:
+            batch.done = True
+        self.window.append(batch)
+        return True
+
+    def _give_up(self, batch: Batch, bad: Sequence[tuple[Row, str]]) -> None:
+        """Held or delayed rows that cannot be read: dead."""
+        for row, error in bad:
+            if batch.kind == "held":
+                passed = self._settings.publish.then == "pass"
+                self.fenced(self._steps.held.retry(
+                    self._me, row[SEQ], attempts=1, delay_s=None, passed=passed, reason="unreadable", error=error))
+            else:
+                self.fenced(self._steps.held.delayed_done(self._me, [], [(row[SEQ], "dead", "unreadable", error)]))
+
+    def _connect(self) -> Publisher:
+        self._publisher = self._broker.publisher(self._name)
+        self._number = 0
+        return self._publisher
+
+    # Confirming and settling
+
+    def pending(self) -> int:
+        return self._publisher.pending() if self._publisher is not None else 0
+
+    def collect(self, timeout_s: float) -> bool:
+        """Takes reports and settles what is done, in order. Whether anything was settled."""
+        if self._publisher is not None:
+            self._note(self._publisher.poll(timeout_s))
+            self.failure = self.failure or self._publisher.broken()
+        if self.failure is not None:
+            return False
+        return self._settle()
+
+    def _note(self, reports: Sequence[BatchReport]) -> None:
+        if not reports:
+            return
+        self.last_report = time.monotonic()
+        waiting = {batch.number: batch for batch in self.window if not batch.done}
+        for report in reports:
+            batch = waiting[report.batch]
+            batch.done = True
+            if report.failures:
+                batch.failures = report.failures
+                self.failure = self.failure or next(iter(report.failures.values()))
+
+    def _settle(self) -> bool:
+        ready: list[Batch] = []
+        while self.window and self.window[0].done and not self.window[0].failures:
+            if self.window[0].kind != "stream" and ready:
+                break
+            ready.append(self.window.popleft())
+            if ready[0].kind != "stream":
+                break
+        if not ready:
+            return False
+        if ready[0].kind != "stream":
+            self._settle_aside(ready[0], [row[SEQ] for row in ready[0].rows])
+        else:
+            self._settle_streams(ready)
+        self.published += sum(len(batch.rows) for batch in ready)
+        return True
+
+    def _settle_streams(self, ready: Sequence[Batch]) -> None:
+        segments: list[Segment] = []
+        holds: list[Hold] = []
+        delays: list[int] = []
+        for batch in ready:
+            # The count goes with the last segment; a page within a large late transaction stores no cursor.
+            done = [Segment(*place, 0) for place in batch.segments]
+            if done:
+                done[-1] = done[-1]._replace(published=len(batch.rows))
+            segments += done
+            holds += batch.holds
+            delays += batch.delays
+        if segments or holds or delays:
+            self.fenced(self._steps.rows.settle(self._me, _newest(segments), holds, delays))
+        for batch in ready:
+            self._known.difference_update(batch.forget)
+            self.blocked_lanes |= batch.blocked_lanes
+        self.delayed_soon = self.delayed_soon or bool(delays)
+
+    def _settle_aside(self, batch: Batch, seqs: Sequence[int]) -> None:
+        if batch.kind == "held":
+            if seqs:
+                self.fenced(self._steps.held.release(self._me, seqs))
+        else:
+            held = [(h.seq, h.state, h.reason, h.error) for h in batch.holds]
+            if seqs or held:
+                self.fenced(self._steps.held.delayed_done(self._me, seqs, held))
+            self.blocked_lanes |= batch.blocked_lanes
+
+    def fenced(self, steps: Steps[bool]) -> None:
+        if not self._run(steps):
+            raise FencedOff
+
+    def touch(self) -> None:
+        """Stores where the streams stand although nothing was published, so that storage can be rotated."""
+        segments = [Segment(s.lanes, s.hwm, s.snapshot, 0) for s in self.streams if s.target is None]
+        if not self.window and segments:
+            self.fenced(self._steps.rows.settle(self._me, segments, [], []))
+
+    # Failing
+
+    def abandon(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.abandon()
+
+    def recover(self) -> list[Failure]:
+        """After a failure: gives up the publisher, notes what is known of the window, holds the rows that were
+        rejected, and goes back to the stored cursors. What was to blame, one entry per topic."""
+        deadline = time.monotonic() + _REPORTS_S
+        while self._publisher is not None and self._publisher.pending() and time.monotonic() < deadline:
+            self._note(self._publisher.poll(0.05))
+            if self._publisher.broken() is not None:
+                break
+        broken = self._publisher.broken() if self._publisher is not None else None
+        self.abandon()
+        failure, self.failure = self.failure, None
+        while self._settle():
+            pass
+        found = [f for batch in self.window for f in map(culprit, batch.failures.values()) if f is not None]
+        places = {f.topic for f in self._failures() if f.error.blame is Blame.PLACE}
+        self.away |= places
+        self._walk_aside()
+        holds, known, blocked_lanes = walk([b for b in self.window if b.kind == "stream"], self.away)
+        if holds:
+            self.fenced(self._steps.rows.settle(self._me, [], holds, []))
+            self.blocked_lanes |= blocked_lanes
+        blamed = self._failures()
+        self.window.clear()
+        self._known |= known
+        self.reload()
+        last = broken or failure
+        if not found and last is not None and culprit(last) is not None:
+            blamed.append(Failure("", last))
+        return blamed
+
+    def _failures(self) -> list[Failure]:
+        """The first culprit of each topic."""
+        first: dict[str, Failure] = {}
+        for batch in self.window:
+            for index, error in batch.failures.items():
+                topic = batch.rows[index][TOPIC]
+                if culprit(error) is not None and topic not in first:
+                    first[topic] = Failure(topic, error)
+        return list(first.values())
+
+    def _walk_aside(self) -> None:
+        for batch in self.window:
+            if batch.kind == "stream" or not batch.done:
+                continue
+            sure = [row[SEQ] for index, row in enumerate(batch.rows) if index not in batch.failures]
+            rejected = [
+                (batch.rows[index], error) for index, error in sorted(batch.failures.items())
+                if culprit(error) is not None and error.blame is Blame.EVENT
+            ]
+            if batch.kind == "delayed":
+                for row, error in rejected:
+                    batch.hold(row, "retrying", reason=error.reason, error=str(error))
+            self._settle_aside(batch, sure)
+            self.published += len(sure)
+            if batch.kind == "held" and rejected:
+                error = rejected[0][1]
+                self.fenced(self._steps.held.suspect(
+                    self._me, [row[SEQ] for row, _ in rejected], error.reason, str(error)[:1000]))
+
+    def reload(self) -> None:
+        """Back to the stored cursors."""
+        if lanes := self.lanes:
+            self.streams = []
+            self.gain(self._run(self._steps.leases.cursors(lanes)))
+
+    def close(self, timeout_s: float) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            if publisher.pending():
+                publisher.abandon()
+            else:
+                publisher.close(timeout_s)
+
+
+def _newest(segments: Sequence[Segment]) -> list[Segment]:
+    """One segment per place: where batches follow each other, the last of the same lanes counts."""
+    kept: dict[int, Segment] = {}
+    for segment in segments:
+        before = kept.pop(segment.lanes, None)
+        published = segment.published + (before.published if before else 0)
+        kept[segment.lanes] = segment._replace(published=published)
+    return list(kept.values())
+
+

@@ -1,0 +1,138 @@
+"""Reading the outbox from a cursor, and storing how far it is done. One statement each, at most a few per page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from bothends.core.relaying import BLOCKED, DELAYED, EVERY_LANE, Hold, Page, Segment, Stream, advance, signed
+from bothends.stores.steps import Sql, Steps
+
+__all__ = ["FIELDS", "RowSteps"]
+
+FIELDS = "id, source, type, topic, key, body, content_type, time, version, attributes, headers"
+"""What is copied from the outbox to ``held`` and ``delayed``."""
+
+_SEQ = 1
+
+
+class RowSteps:
+    def __init__(self, quoted: str) -> None:
+        self._s = quoted
+
+    def fetch(self, streams: Sequence[Stream], *, limit: int, blocked_lanes: int) -> Steps[Page]:
+        """One page: of each stream late rows, then new ones, at most ``limit`` of both kinds. A single statement has a
+        single snapshot, so nothing is between the streams. Rows are
+        (part, seq, lane, flag, id, source, type, topic, key, body, content_type, time, version, attributes, headers)."""
+        shape = tuple((s.hwm > 0, s.lanes != EVERY_LANE, s.target is not None) for s in streams)
+        params: dict[str, Any] = {"rows": limit, "blocked": signed(blocked_lanes)}
+        for n, stream in enumerate(streams):
+            params[f"lanes_{n}"], params[f"hwm_{n}"] = signed(stream.lanes), stream.hwm
+            if stream.hwm:
+                _, xmax, running = stream.snapshot.split(":")
+                params[f"xmax_{n}"], params[f"after_{n}"] = xmax, stream.after
+                params[f"running_{n}"] = "{" + running + "}"
+                params[f"target_{n}"] = stream.target
+            elif stream.target is not None:
+                params[f"target_{n}"] = stream.target
+        found = (yield Sql(_fetch_text(self._s, shape, blocked_lanes != 0), params)).rows
+        head, rows = found[0], found[1:]
+        last, now = head[1], head[4]
+        if len(streams) == 1 and (not rows or rows[0][0] == 1):  # no late rows: nearly always
+            after, _ = advance(streams[0], (), rows, limit=limit, now=now, last=last, seq=_SEQ)
+            return Page(rows, [after], len(rows) >= limit)
+        parts: list[list[tuple[Any, ...]]] = [[] for _ in range(2 * len(streams))]
+        for row in rows:
+            parts[row[0]].append(row)
+        kept: list[tuple[Any, ...]] = []
+        moved = []
+        full = False
+        for n, stream in enumerate(streams):
+            late, new = parts[2 * n], parts[2 * n + 1]
+            after, with_new = advance(stream, late, new, limit=limit, now=now, last=last, seq=_SEQ)
+            moved.append(after)
+            kept += late
+            if with_new:
+                kept += new
+            full = full or len(late) >= limit or len(new) >= limit
+        return Page(kept, moved, full)
+
+    def settle(
+        self, me: int, segments: Sequence[Segment], holds: Sequence[Hold], delays: Sequence[int]
+    ) -> Steps[bool]:
+        """Stores cursors, and copies what they pass without publishing, in one fenced statement. False: fenced off."""
+        text = _settle_text(self._s, bool(holds), bool(delays))
+        params: dict[str, Any] = {
+            "me": me, "lanes": [signed(s.lanes) for s in segments], "hwms": [s.hwm for s in segments],
+            "snapshots": [s.snapshot for s in segments], "published": [s.published for s in segments],
+        }
+        if holds:
+            params |= {
+                "hold_seqs": [h.seq for h in holds], "states": [h.state for h in holds],
+                "firsts": [h.first for h in holds], "reasons": [h.reason for h in holds],
+                "errors": [h.error for h in holds],
+            }
+        if delays:
+            params["delay_seqs"] = list(delays)
+        found = yield Sql(text, params)
+        return bool(found.rows[0][0])
+
+
+@lru_cache(maxsize=256)
+def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: bool) -> str:
+    # set_config is parallel-unsafe: so no part of the statement runs in parallel workers, and rows keep their order.
+    parts = [
+        "select -1, last_value, 0::smallint, 0, pg_current_snapshot()::text, set_config('bothends.fetch', '1', true), "
+        "null::text, null::text, null::bytea, null::bytea, null::text, null::text, 0, null::text, null::bytea "
+        f"from {s}.outbox_seq"
+    ]
+    held = (
+        f" when ((:blocked::bigint >> o.lane) & 1) <> 0 and exists (select from {s}.held h where h.lane = o.lane and "
+        f"h.topic = o.topic and h.key = o.key and not h.passed) then {BLOCKED}" if blocked else ""
+    )
+    flag = f"case when o.deliver_at is not null and o.deliver_at > clock_timestamp() then {DELAYED}{held} else 0 end"
+    columns = f"o.seq, o.lane, {flag}, " + ", ".join(f"o.{name}" for name in FIELDS.split(", "))
+    for n, (late, some_lanes, target) in enumerate(shape):
+        if late:
+            parts.append(
+                f"select {2 * n}, {columns} from {s}.outbox_late(:lanes_{n}::bigint, :running_{n}::text::xid8[], "
+                f":xmax_{n}::text::xid8, :target_{n}::text::pg_snapshot, :hwm_{n}::bigint, :after_{n}::bigint, "
+                ":rows::int) o"
+            )
+        # `<> 0`, not `= 1`: the planner takes an inequality to hold for nearly all rows, and keeps to the index on seq.
+        lanes = f" and ((:lanes_{n}::bigint >> o.lane) & 1) <> 0" if some_lanes else ""
+        seen = f" and pg_visible_in_snapshot(o.xid, :target_{n}::text::pg_snapshot)" if target else ""
+        parts.append(
+            f"(select {2 * n + 1}, {columns} from {s}.outbox o where o.seq > :hwm_{n}::bigint{lanes}{seen} "
+            "order by o.seq limit :rows::int)"
+        )
+    return " union all ".join(parts)
+
+
+@lru_cache(maxsize=16)
+def _settle_text(s: str, holds: bool, delays: bool) -> str:
+    ctes = [f"me as materialized (select id from {s}.relays where id = :me for key share)"]
+    copied = ", ".join(f"o.{name}" for name in FIELDS.split(", "))
+    if holds:
+        # The first row of a key that has nothing held (any more: it may have been released since) is itself the head.
+        ctes.append(
+            f"held as (insert into {s}.held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) "
+            f"select o.seq, o.lane, {copied}, case g.state when 'passed' then 'dead' else g.state end, g.state = 'passed', "
+            f"case when g.state in ('retrying', 'behind') and g.first and not exists (select from {s}.held h where "
+            "h.lane = o.lane and h.topic = o.topic and h.key = o.key and not h.passed) then clock_timestamp() end, "
+            "g.reason, g.error from me, unnest(:hold_seqs::bigint[], :states::text[], :firsts::boolean[], "
+            f":reasons::text[], :errors::text[]) g (seq, state, first, reason, error) join {s}.outbox o on o.seq = g.seq "
+            "where o.seq = any(:hold_seqs::bigint[]) on conflict (seq) do nothing)"
+        )
+    if delays:
+        ctes.append(
+            f"delayed as (insert into {s}.delayed (seq, lane, {FIELDS}, deliver_at) select o.seq, o.lane, {copied}, "
+            f"o.deliver_at from me, {s}.outbox o where o.seq = any(:delay_seqs::bigint[]) on conflict (seq) do nothing)"
+        )
+    ctes.append(
+        f"stored as (insert into {s}.relay_progress (relay, lanes, hwm, snapshot, published) "
+        "select me.id, p.lanes, p.hwm, p.snapshot::pg_snapshot, p.published from me, unnest(:lanes::bigint[], "
+        ":hwms::bigint[], :snapshots::text[], :published::bigint[]) p (lanes, hwm, snapshot, published))"
+    )
+    return f"with {', '.join(ctes)} select exists (select from me)"

@@ -1,0 +1,76 @@
+"""Rotation: a child table whose rows are all done is truncated, so that storage does not grow and nothing is vacuumed.
+
+ACCESS EXCLUSIVE is asked for with NOWAIT: granted, it proves that no open or prepared transaction has rows in the child;
+refused, another time will do (a waiting TRUNCATE would queue every scan behind it).
+"""
+
+from __future__ import annotations
+
+from bothends.stores.steps import Sql, Steps
+
+__all__ = ["CHILDREN", "CHILD_ROWS", "StorageSteps"]
+
+CHILDREN = 3
+CHILD_ROWS = 1_048_576
+PROGRESS_ROWS = 65_536
+
+_CURSORS = (
+    "select l.lane, c.hwm, c.snapshot from {s}.relay_lanes l cross join lateral (select p.hwm, p.snapshot from "
+    "{s}.relay_progress p where ((p.lanes >> l.lane) & 1) <> 0 order by p.id desc limit 1) c"
+)
+
+
+class StorageSteps:
+    def __init__(self, quoted: str) -> None:
+        self._s = quoted
+
+    def candidates(self) -> Steps[list[str]]:
+        """Children that hold rows and that the sequences are not in now."""
+        found: list[str] = []
+        for table, size in (("outbox", CHILD_ROWS), ("relay_progress", PROGRESS_ROWS)):
+            for child in range(CHILDREN):
+                name = f"{self._s}.{table}_{child}"
+                result = yield Sql(
+                    f"select (last_value / :size) % {CHILDREN} <> {child} and exists (select from {name}) "
+                    f"from {self._s}.{table}_seq", {"size": size},
+                )
+                if result.rows[0][0]:
+                    found.append(f"{table}_{child}")
+        return found
+
+    def done(self, child: str) -> Steps[bool]:
+        """Whether every row of the child that can be seen is done."""
+        for query in self._checks(child):
+            if query is not None and (yield Sql(query)).rows[0][0]:
+                return True
+        return False
+
+    def truncate(self, child: str) -> Steps[None]:
+        """Truncates the child if nobody uses it and all of it is done. One statement, so that a relay that freezes
+        holds no lock: each statement within has a snapshot of its own, taken after the lock was granted."""
+        fast, slow = self._checks(child)
+        check = fast if slow is None else f"({fast}) or ({slow})"
+        yield Sql(
+            f"do $$ begin lock table {self._s}.{child} in access exclusive mode nowait; "
+            "if current_setting('transaction_isolation') = 'read committed' and ("
+            f"{check}) then truncate {self._s}.{child}; end if; end $$", rows=False,
+        )
+
+    def _checks(self, child: str) -> tuple[str, str | None]:
+        """Queries for one boolean: one that is quick and may say no too often, and the exact one."""
+        if child.startswith("relay_progress"):
+            # Needed as long as it has the newest cursor of a lane.
+            return (
+                f"select (select min(c.id) from {self._s}.relay_lanes l cross join lateral (select p.id from "
+                f"{self._s}.relay_progress p where ((p.lanes >> l.lane) & 1) <> 0 order by p.id desc limit 1) c) > "
+                f"coalesce((select max(id) from {self._s}.{child}), 0)", None,
+            )
+        cursors = _CURSORS.format(s=self._s)
+        return (
+            f"with c as materialized ({cursors}) select (select count(*) = 64 from c) and "
+            f"coalesce((select max(seq) from {self._s}.{child}) <= (select min(hwm) from c) and "
+            f"(select max(xid) from {self._s}.{child}) < (select min(pg_snapshot_xmin(snapshot)) from c), true)",
+            f"with c as materialized ({cursors}) select not exists (select from {self._s}.{child} o "
+            "left join c on c.lane = o.lane where c.lane is null or o.seq > c.hwm or "
+            "not pg_visible_in_snapshot(o.xid, c.snapshot))",
+        )

@@ -1,0 +1,199 @@
+"""Wake-up: after a commit somebody rings, and a relay that sleeps looks at once. Best effort; polling goes on underneath.
+
+On one machine: a datagram, never waited for, to sockets in the user's runtime directory, one per relay, named by the
+database. Elsewhere, and only where it is asked for: NOTIFY on a connection of its own, never in a business transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import select
+import socket
+import threading
+import time
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from bothends.errors import ConfigError
+from bothends.runtime import directory
+
+__all__ = ["Bell", "channel", "database_of", "notify", "ring"]
+
+RELAYS_MAX = 16
+"""Sockets of one database that a ring reaches."""
+RECONNECT_MIN_S = 0.5
+RECONNECT_MAX_S = 10.0
+_CHECK_S = 20.0
+
+
+def database_of(url: str, schema: str = "bothends") -> str:
+    """What names the outbox behind ``url`` in a socket's name: host, port, database and schema, or the file's path."""
+    parts = urlsplit(url)
+    if parts.scheme.startswith("sqlite"):
+        path = url.partition("://")[2].partition("?")[0].removeprefix("/")
+        memory = path == "" or path.startswith(":memory:")
+        return f"sqlite {os.getpid()} {path}" if memory else f"sqlite {os.path.realpath(path)}"
+    options = dict(parse_qsl(parts.query))
+    host = options.get("host") or parts.hostname or ""
+    name = parts.path.removeprefix("/") or options.get("dbname") or parts.username or ""
+    return postgresql_of(host, int(options.get("port") or parts.port or 5432), name, schema)
+
+
+def postgresql_of(host: str, port: int, database: str, schema: str = "bothends") -> str:
+    """The same from what a connection knows. All names of this machine are one."""
+    local = host in ("", "localhost", "127.0.0.1", "::1") or host.startswith(("/", "@"))
+    return f"postgresql {'local' if local else host}:{port}/{database}/{schema}"
+
+
+def _prefix(database: str) -> str:
+    return "wake-" + hashlib.sha256(database.encode()).hexdigest()[:20] + "-"
+
+
+class _Ringer:
+    """One socket for all rings of this process, made anew after a fork."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+
+    def send(self, path: str) -> None:
+        with self._lock:
+            if self._socket is None or self._pid != os.getpid():
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+                self._pid = os.getpid()
+        try:
+            self._socket.sendto(b"r", path)
+        except BlockingIOError:
+            return  # full: that relay has rings enough
+        except ConnectionRefusedError:
+            _remove(path)  # its relay is dead
+        except OSError:
+            return
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+_ringer = _Ringer()
+
+
+def ring(database: str, runtime_dir: str | None = None) -> None:
+    """Wakes the relays of ``database`` (a name by ``database_of``) on this machine. Never waits, never raises."""
+    prefix = _prefix(database)
+    try:
+        where = directory(runtime_dir)
+        names = [entry.path for entry in os.scandir(where) if entry.name.startswith(prefix)]
+    except (OSError, ConfigError):
+        return  # nobody can be there
+    for path in names[:RELAYS_MAX]:
+        _ringer.send(path)
+
+
+def channel(schema: str = "bothends") -> str:
+    """The name that is notified."""
+    return f"{schema}_outbox"
+
+
+def notify(connection: object, schema: str = "bothends") -> None:
+    """NOTIFY on ``connection``: a psycopg connection in autocommit mode that is used for nothing else. Without a payload,
+    so that no event is too big for it."""
+    connection.execute("select pg_notify(%s, '')", [channel(schema)])  # type: ignore[attr-defined]
+
+
+class Bell:
+    """A relay's end: a socket in the runtime directory, and a listening connection where asked for."""
+
+    def __init__(self, database: str, runtime_dir: str | None = None) -> None:
+        self._inner, self._outer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket: socket.socket | None = None
+        self._path: Path | None = None
+        self._closed = threading.Event()
+        self._listener: threading.Thread | None = None
+        for each in (self._inner, self._outer):
+            each.setblocking(False)
+        try:
+            path = directory(runtime_dir) / f"{_prefix(database)}{os.getpid()}-{os.urandom(3).hex()}"
+            door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            door.bind(str(path))
+        except (OSError, ConfigError):
+            self._waits = [self._inner]  # no directory: polling alone
+            return
+        self._socket, self._path = door, path
+        self._waits = [self._inner, door]
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for a ring, at most ``timeout_s``. Whether there was one."""
+        readable, _, _ = select.select(self._waits, [], [], max(0.0, timeout_s))
+        for each in readable:
+            try:
+                while each.recv(16):
+                    pass
+            except BlockingIOError:
+                continue
+        return bool(readable)
+
+    def rang(self) -> bool:
+        return self.wait(0)
+
+    def poke(self) -> None:
+        """Rings from within this process; from any thread."""
+        try:
+            self._outer.send(b"r")
+        except OSError:
+            return
+
+    def listen(self, url: str, schema: str) -> None:
+        """Listens on a connection of its own, in a thread of its own. A connection that dies, or is half open, costs at
+        most the poll interval; it is made anew, with pauses."""
+        self._listener = threading.Thread(
+            target=self._listening, args=(url, schema), name="bothends-listen", daemon=True
+        )
+        self._listener.start()
+
+    def _listening(self, url: str, schema: str) -> None:
+        import psycopg
+        from psycopg.sql import SQL, Identifier
+
+        from bothends.stores.postgresql.connection import dsn
+
+        failures = 0
+        while not self._closed.is_set():
+            began = time.monotonic()
+            try:
+                with psycopg.connect(
+                    dsn(url), autocommit=True, connect_timeout=5, keepalives_idle=10, keepalives_interval=5,
+                    keepalives_count=3, tcp_user_timeout=15_000, application_name="bothends listen",
+                ) as connection:
+                    connection.execute(SQL("listen {}").format(Identifier(channel(schema))))
+                    self.poke()  # what was missed meanwhile
+                    self._hear(connection)
+            except psycopg.Error:
+                failures = 1 if time.monotonic() - began > _CHECK_S else failures + 1
+                pause_s = min(RECONNECT_MIN_S * 2.0 ** min(failures - 1, 10), RECONNECT_MAX_S)
+                self._closed.wait(pause_s * (1 - random.random() / 4))
+
+    def _hear(self, connection: object) -> None:
+        checked = time.monotonic()
+        while not self._closed.is_set():
+            for _ in connection.notifies(timeout=0.5, stop_after=1):  # type: ignore[attr-defined]
+                self.poke()
+            if time.monotonic() - checked > _CHECK_S:
+                connection.execute("select 1")  # type: ignore[attr-defined]
+                checked = time.monotonic()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._listener is not None:
+            self._listener.join(2.0)
+        if self._socket is not None and self._path is not None:
+            self._socket.close()
+            _remove(str(self._path))
+        self._inner.close()
+        self._outer.close()
