@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bothends.letters import KeyOf
 
-__all__ = ["Admitted", "Consumed", "Entry", "Known", "Lease", "OpenRun", "Registered"]
+__all__ = ["Admitted", "Consumed", "Entry", "Gate", "Known", "Lease", "OpenRun", "Registered"]
 
 
 class Registered(NamedTuple):
@@ -62,3 +62,12 @@ class Lease(NamedTuple):
     key: KeyOf
     state: str
     epoch: int
+
+
+class Gate(NamedTuple):
+    """What is checked just before COMMIT."""
+
+    same: bool
+    """The transaction is the one that the worker began."""
+    marked: bool
+    """The worker's start mark is still there."""

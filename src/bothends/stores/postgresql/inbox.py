@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bothends.letters import KeyOf
-from bothends.stores.inboxes import Admitted, Consumed, Entry, Known, OpenRun, Registered
+from bothends.stores.inboxes import Admitted, Consumed, Entry, Gate, Known, OpenRun, Registered
 from bothends.stores.postgresql.parking import PostgresqlParking
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
@@ -160,12 +160,11 @@ class PostgresqlInbox(PostgresqlParking):
         })
         return {KeyOf(topic, keyed, bytes(key)): state for topic, keyed, key, state in result.rows}
 
-    def gate(self, run: int | None, transaction: str, *, last: bool) -> Steps[bool]:
-        """Just before COMMIT. False: the transaction is not the one that was begun, or this worker's mark was taken from
-        it; then nothing may be committed."""
+    def gate(self, run: int | None, transaction: str, *, last: bool) -> Steps[Gate]:
+        """Just before COMMIT: opens the gate of the trigger, and closes the start mark with the ``last`` transaction."""
         result = yield Sql(self._gate if last else self._gate_open, {"run": run if run is not None else -1})
         now, marks = result.rows[0]
-        return transaction in ("", now) and (run is None or marks == 1)
+        return Gate(transaction in ("", now), run is None or marks == 1)
 
     def end_frozen(self, waiting: Sequence[int], worker: str, lease_s: float) -> Steps[int]:
         """Ends backends that hold what ``waiting`` backends wait for and whose worker was silent for a lease."""

@@ -1,0 +1,276 @@
+"""Engine: what live batches and drained keys have in common: marks, calls and their failures, the gate before COMMIT.
+
+Three things can end a transaction without a commit: one message's run failed (``RunFailed``: charged to it alone), another
+transaction was in the way (``Contended``: run again, at no cost), or the whole failed at its end (``Unattributed``: its
+messages are run one by one, so that the next failure has one owner). Anything wrong with the database itself is
+``StoreUnavailable``, and with this worker's right to go on, ``Released``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bothends.acts import Acts, Call, Called, Do, Pause, Released, Superseded, TransactionIs
+from bothends.core.consuming import HandlerTimeout, SwallowedError, describe_error, judge, judge_crash
+from bothends.core.retry import Retry
+from bothends.core.states import Outcome
+from bothends.deliveries import Delivery, Verdict
+from bothends.errors import HandlerEndedTransaction, StoreUnavailable
+from bothends.letters import Block, Letter
+from bothends.stores import Store
+from bothends.stores.connection import CommitRefused
+from bothends.stores.faults import Fault, fault_of, sqlstate_of
+from bothends.suspects import Suspects
+
+if TYPE_CHECKING:
+    from bothends.drafts import Draft
+    from bothends.service import Consumer
+
+__all__ = ["BATCH_LOCK_TIMEOUT_MS", "Book", "Contended", "Plan", "RunFailed", "Unattributed", "Work"]
+
+BATCH_LOCK_TIMEOUT_MS = 20
+"""How long a statement of a batch waits for a lock. Whoever waits longer runs its messages one per transaction, where
+nobody else waits for what it holds."""
+CONTENTIONS_MAX = 50
+"""Deadlocks and serialization failures that one message may meet before they count as a failed run."""
+_NO_RETRY = Retry(attempts=1)
+TRANSACTION_ENDED = "BE001"
+"""SQLSTATE of the trigger that refuses a COMMIT which is not the worker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the engine knows of one consumer on one store."""
+
+    consumer: Consumer
+    number: int
+    """From ``register``."""
+    store: Store
+    worker: str
+    """This process, as its marks name it."""
+    lease_s: float
+    now: Callable[[], str]
+    """The database's time, as far as this process knows it, RFC 3339."""
+    random: Callable[[], float]
+    suspects: Suspects = field(default_factory=Suspects)
+
+    @property
+    def retry(self) -> Retry:
+        """The consumer's policy; with ``at_most_once`` nothing is run a second time."""
+        return _NO_RETRY if self.consumer.at_most_once else self.consumer.retry
+
+
+class RunFailed(Exception):
+    """One message's run failed; ``error`` says how."""
+
+    def __init__(self, delivery: Delivery, error: BaseException) -> None:
+        super().__init__(delivery.name)
+        self.delivery = delivery
+        self.error = error
+
+
+class Contended(Exception):
+    """The transaction lost against another one: run it again, at no cost."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Unattributed(Exception):
+    """The transaction failed as a whole, at its end: one of its messages is to blame, but which?"""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(slots=True)
+class Book:
+    """What one transaction will write beside the handlers' own effects."""
+
+    outcomes: list[tuple[Delivery, Outcome]] = field(default_factory=list)
+    parked: list[Letter] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    dead: list[Letter] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
+    calls: int = 0
+
+
+class Work:
+    """What live batches and drained keys have in common."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.inbox = plan.store.inbox
+        self.run: int | None = None
+        """The open start mark."""
+        self.contended = False
+        """Whether a lock was met: the next batches should be smaller."""
+        self._singly = False
+
+    def _mark(self, deliveries: Sequence[Delivery], *, alone: bool = False) -> Acts[None]:
+        """Commits the start mark, once per run of these messages; a suspect's own count of crashes goes with it."""
+        if self.run is not None or not self.plan.consumer.handlers:
+            return
+        suspect = self.plan.suspects.get(deliveries[0].name) if alone else None
+        names = json.dumps([d.name for d in deliveries])
+        self.run = yield from self.inbox.mark(
+            self.plan.number, self.plan.worker, names, alone=alone, crashes=suspect.crashes if suspect else 0,
+            replaces=suspect.alone if suspect else (),
+        )
+        if suspect is not None:
+            suspect.alone.clear()
+
+    def _unmark(self) -> Acts[None]:
+        if self.run is not None:
+            run, self.run = self.run, None
+            yield from self.inbox.unmark([run])
+
+    def _lock_timeout(self, part: Sequence[Delivery]) -> int | None:
+        return BATCH_LOCK_TIMEOUT_MS if len(part) > 1 else None
+
+    def _commit(self, transaction: str, *, last: bool) -> Acts[None]:
+        """The gate, the fence and COMMIT. What fails here is nobody's in particular."""
+        try:
+            gate = yield from self.inbox.gate(self.run, transaction, last=last)
+        except Exception as error:
+            raise whole_failed(error) from error
+        if not gate.same:
+            raise Unattributed(ended_by_handler(None))
+        if not gate.marked:
+            raise Released("this worker's start mark is gone: somebody took it for dead")
+        yield Do.FENCE
+        try:
+            yield Do.COMMIT
+        except CommitRefused as error:
+            raise Unattributed(SwallowedError(str(error))) from error
+        except Exception as error:
+            raise whole_failed(error) from error
+        if last:
+            self.run = None
+
+    def _commit_copies(self) -> Acts[None]:
+        try:
+            yield Do.COMMIT
+        except Exception as error:
+            raise whole_failed(error) from error
+
+    def _call(self, delivery: Delivery, enter: Callable[[Delivery], Acts[None]] | None = None) -> Acts[Called]:
+        """Runs the handler; raises what its failure means for the transaction."""
+        called: Called = yield Call(delivery, enter)
+        error = called.error
+        if isinstance(error, Superseded | Released | StoreUnavailable | Contended):
+            raise error
+        if called.ended_by_handler or (error is not None and sqlstate_of(error) == TRANSACTION_ENDED):
+            raise RunFailed(delivery, error if isinstance(error, HandlerEndedTransaction) else ended_by_handler(error))
+        fault = fault_of(error) if error is not None else None
+        if not called.usable:
+            if fault is Fault.TIMED_OUT:
+                raise RunFailed(delivery, _timed_out(error))
+            if fault is Fault.UNAVAILABLE or error is None:
+                raise StoreUnavailable(f"the database went away under a handler: {error}") from error
+            raise RunFailed(delivery, error)
+        if error is not None:
+            if fault is Fault.CONTENTION and called.transaction is TransactionIs.FAILED:
+                raise Contended(error)
+            if fault is Fault.TIMED_OUT and called.transaction is TransactionIs.FAILED:
+                raise RunFailed(delivery, _timed_out(error))
+            raise RunFailed(delivery, error)
+        if called.begun and called.transaction is TransactionIs.FAILED:
+            raise RunFailed(delivery, SwallowedError(
+                "the handler went on after a database error, which had failed its transaction; let the error out, or use a "
+                "savepoint"
+            ))
+        if called.begun and called.transaction is TransactionIs.ENDED:
+            raise RunFailed(delivery, ended_by_handler(None))
+        return called
+
+    def _charge(self, delivery: Delivery, error: BaseException) -> None:
+        delivery.charge(judge(
+            self.plan.retry, error, attempts=delivery.attempts, crashes=delivery.crashes,
+            history=delivery.history, at=self.plan.now(), jitter=self.plan.random(),
+        ))
+
+    def _charge_crashes(self, delivery: Delivery) -> None:
+        """Deaths of this process while the message ran alone: too many, and it is dead without another run."""
+        suspect = self.plan.suspects.get(delivery.name)
+        if suspect is None or delivery.failure is not None:
+            return
+        delivery.crashes = max(delivery.crashes, suspect.crashes)
+        failure = judge_crash(
+            self.plan.retry, attempts=delivery.attempts, crashes=delivery.crashes, history=delivery.history,
+            at=self.plan.now(),
+        )
+        if failure is not None:
+            delivery.charge(failure)
+
+    def _contention(self, part: Sequence[Delivery], error: BaseException) -> Acts[None]:
+        """Another try: one message per transaction, at no cost, within a bound."""
+        self.contended = True
+        head = part[0]
+        if len(part) > 1:
+            self._singly = True
+            return
+        head.contentions += 1
+        if head.contentions > CONTENTIONS_MAX:
+            if head.failure is not None or head.verdict is not Verdict.RUN:
+                raise StoreUnavailable(f"no transaction gets through: {describe_error(error)}") from error
+            head.contentions = 0
+            self._charge(head, error)
+        yield Pause(min(0.001 * 2.0 ** min(head.contentions, 6), 0.05) * self.plan.random())
+
+    def _unattributed(self, part: Sequence[Delivery], error: BaseException) -> None:
+        if len(part) > 1:
+            self._singly = True
+        elif part[0].failure is None and part[0].verdict is Verdict.RUN:
+            self._charge(part[0], error)
+        else:
+            raise StoreUnavailable(f"what became of a message cannot be recorded: {describe_error(error)}") from error
+
+    def _write(self, book: Book) -> Acts[None]:
+        try:
+            yield from self.inbox.park(self.plan.number, book.parked, book.blocks)
+            yield from self.inbox.bury(self.plan.number, self.plan.consumer.owner or "", book.dead)
+            if book.drafts:
+                yield from self.plan.store.outbox.add(book.drafts)
+        except Exception as error:
+            raise whole_failed(error) from error
+
+    def _ours(self, steps: Acts[Any]) -> Acts[Any]:
+        """Statements of ours before any handler ran: no message is to blame for what goes wrong in them."""
+        try:
+            return (yield from steps)
+        except Released:
+            raise
+        except Exception as error:
+            if fault_of(error) is Fault.CONTENTION:
+                raise Contended(error) from error
+            raise StoreUnavailable(f"the inbox cannot be used: {describe_error(error)}") from error
+
+
+def whole_failed(error: BaseException) -> BaseException:
+    """What an error at the end of a transaction means for it."""
+    fault = fault_of(error)
+    if fault is Fault.CONTENTION:
+        return Contended(error)
+    if fault is Fault.UNAVAILABLE:
+        return StoreUnavailable(f"the database went away before it answered: {describe_error(error)}")
+    return Unattributed(_timed_out(error) if fault is Fault.TIMED_OUT else error)
+
+
+def _timed_out(error: BaseException | None) -> HandlerTimeout:
+    timeout = HandlerTimeout(f"the database ended the transaction: {error}")
+    timeout.__cause__ = error
+    return timeout
+
+
+def ended_by_handler(error: BaseException | None) -> HandlerEndedTransaction:
+    ended = HandlerEndedTransaction(
+        "the handler ended the worker's transaction; remove its COMMIT or ROLLBACK: the worker commits after it has returned"
+    )
+    ended.__cause__ = error
+    return ended
