@@ -87,7 +87,7 @@ class _Requests(BaseHTTPRequestHandler):
     server: Gateway
 
     def do_POST(self) -> None:
-        key = self.headers.get("Idempotency-Key", "")
+        key = unquote(self.headers.get("Idempotency-Key", ""))
         size = self.headers.get("Content-Length", "")
         if not size.isdecimal() or int(size) > _BODY_MAX:
             self.close_connection = True

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 __all__ = ["Fleet", "Killed", "Process", "children_of"]
 
@@ -54,6 +54,8 @@ class Process:
     command: Sequence[str]
     environ: Mapping[str, str]
     log: Path
+    folder: Path
+    """The working directory."""
     wanted: bool = False
     restarts: int = 0
     started: int = 0
@@ -64,7 +66,7 @@ class Process:
         self.started += 1
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(
-                self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.command, env=dict(self.environ), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
@@ -122,8 +124,8 @@ class Fleet:
         self._logs = logs
         self.processes: dict[str, Process] = {}
 
-    def add(self, name: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Process:
-        process = Process(name, [sys.executable, "-m", *arguments], environ, self._logs / f"{name}.log")
+    def add(self, name: str, arguments: Sequence[str], environ: Mapping[str, str], folder: Path) -> Process:
+        process = Process(name, [sys.executable, "-m", *arguments], environ, self._logs / f"{name}.log", folder)
         self.processes[name] = process
         return process
 

@@ -22,7 +22,7 @@ from bothends.demo.app import order_event, place_order, was_placed
 from bothends.demo.events import OrderLine
 from bothends.demo.orders import Order, read_orders
 from bothends.demo.seeded import make_orders
-from bothends.demo.shop import Connection
+from bothends.demo.shop import Connection, open_database
 
 __all__ = ["Share", "Source", "main", "place_all"]
 
@@ -64,18 +64,6 @@ class Share:
         return (o for o in self.source.orders() if zlib.crc32(o.key.encode()) % self.among == self.number)
 
 
-def open_database(url: str) -> Connection:
-    """The service's own connection, as an application makes one."""
-    if url.startswith("sqlite:///"):
-        lite = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=5)
-        lite.execute("pragma journal_mode = wal")
-        lite.execute("pragma synchronous = full")
-        return lite
-    import psycopg
-
-    return psycopg.connect(url, connect_timeout=5, autocommit=True)
-
-
 def lost_or_busy() -> tuple[type[Exception], ...]:
     """Errors after which nobody knows what became of the transaction, or which pass; psycopg only where it is used."""
     errors: list[type[Exception]] = [sqlite3.OperationalError, sqlite3.IntegrityError]
@@ -110,14 +98,15 @@ def place_all(orders: Iterator[Order], connect: Callable[[], Connection], *, giv
             except lost_or_busy():
                 if time.monotonic() - asked > give_up_s:
                     raise
-                db, doubtful = _dropped(db), True
+                _drop(db)
+                db, doubtful = None, True
                 time.sleep(pause_s)
                 pause_s = min(_PAUSE_MAX_S, pause_s * 2)
-    _dropped(db)
+    _drop(db)
     return found
 
 
-def _dropped(db: Connection | None) -> None:
+def _drop(db: Connection | None) -> None:
     """Closes; whatever transaction was open ends with it."""
     if db is not None:
         with suppress(*lost_or_busy()):

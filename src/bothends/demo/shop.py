@@ -18,7 +18,7 @@ from bothends.demo.names import schema_of
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["Connection", "Shop"]
+__all__ = ["Connection", "Shop", "open_database"]
 
 Connection: TypeAlias = "psycopg.Connection[Any] | sqlite3.Connection"
 
@@ -41,6 +41,18 @@ _TABLES = {
 }
 
 
+def open_database(url: str) -> Connection:
+    """The service's own connection, as an application makes one."""
+    if url.startswith("sqlite:///"):
+        lite = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=5)
+        lite.execute("pragma journal_mode = wal")
+        lite.execute("pragma synchronous = full")
+        return lite
+    import psycopg
+
+    return psycopg.connect(url, connect_timeout=5, autocommit=True)
+
+
 class Shop:
     """The tables of one service of one run."""
 
@@ -56,13 +68,13 @@ class Shop:
         }
         for table in _TABLES[self.service]:
             prefix = "" if lite else self._schema
-            db.execute(f"create table if not exists {prefix}{table.format(**words)}")  # type: ignore[arg-type]
+            db.execute(f"create table if not exists {prefix}{table.format(**words)}")
 
     def _run(self, db: Connection, text: str, *values: object) -> Any:
         """``{s}`` stands for the schema and ``?`` for a value."""
         if isinstance(db, sqlite3.Connection):
             return db.execute(text.replace("{s}", ""), values)
-        return db.execute(text.replace("{s}", self._schema).replace("?", "%s"), values)  # type: ignore[arg-type]
+        return db.execute(text.replace("{s}", self._schema).replace("?", "%s"), values)
 
     def place(self, db: Connection, invoice: str, key: str, country: str, total: Decimal) -> None:
         self._run(

@@ -30,7 +30,7 @@ class Wallet:
         """The receipt. ``Permanent`` when the gateway says no, ``NotSent`` when it cannot be reached; any other error
         leaves open whether it charged."""
         body = json.dumps({"amount": str(amount)}).encode()
-        headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
+        headers = {"Idempotency-Key": quote(key, safe=""), "Content-Type": "application/json"}
         status, answer = self._ask("POST", "/charges", body, headers)
         if status in (402, 422):
             raise Permanent(f"the gateway refused {key}: {answer}", reason="refused_by_gateway")

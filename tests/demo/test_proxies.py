@@ -1,0 +1,140 @@
+"""The proxies, with real sockets; Kafka's clients through them in test_kafka_addresses."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bothends.demo.proxies import Address, Proxies
+from bothends.demo.world import address_of, moved
+
+
+class Echo:
+    """Sends back what it gets, in upper case."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = Address(*self._socket.getsockname())
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while data := connection.recv(65536):
+                    connection.sendall(data.upper())
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    server = Echo()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def proxies(echo: Echo) -> Iterator[Proxies]:
+    one = Proxies({"database": echo.address, "other": echo.address})
+    yield one
+    one.close()
+
+
+def say(to: Address, text: bytes) -> bytes:
+    with socket.create_connection(to, 5) as connection:
+        return exchange(connection, text)
+
+
+def exchange(connection: socket.socket, text: bytes) -> bytes:
+    connection.sendall(text)
+    heard = b""
+    while len(heard) < len(text) and (part := connection.recv(65536)):
+        heard += part
+    return heard
+
+
+def test_bytes_pass_both_ways(proxies: Proxies) -> None:
+    assert say(proxies.addresses["database"], b"hello") == b"HELLO"
+
+
+def test_much_passes_without_being_kept(proxies: Proxies) -> None:
+    text = b"abcdefgh" * 500_000
+    with socket.create_connection(proxies.addresses["database"], 5) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(text,))
+        sender.start()
+        heard = 0
+        while heard < len(text) and (part := connection.recv(65536)):
+            assert part.isupper()
+            heard += len(part)
+        sender.join()
+    assert heard == len(text)
+
+
+def test_a_cut_breaks_and_refuses_and_leaves_others_alone(proxies: Proxies) -> None:
+    with socket.create_connection(proxies.addresses["database"], 5) as connection:
+        assert exchange(connection, b"a") == b"A"
+        proxies.cut("database")
+        with pytest.raises(ConnectionError):  # a reset, or an end of file after which sending fails
+            while True:
+                connection.sendall(b"b")
+                if not connection.recv(10):
+                    raise ConnectionError
+    with pytest.raises(ConnectionRefusedError):
+        say(proxies.addresses["database"], b"c")
+    assert say(proxies.addresses["other"], b"d") == b"D"
+    proxies.cut("database")  # twice is once
+    proxies.restore("database")
+    assert say(proxies.addresses["database"], b"e") == b"E"
+
+
+def test_a_server_that_is_not_there_shows_as_a_closed_connection() -> None:
+    proxies = Proxies({"database": Address("127.0.0.1", 9)})
+    with socket.create_connection(proxies.addresses["database"], 5) as connection:
+        try:
+            assert connection.recv(1) == b""
+        except ConnectionResetError:
+            pass
+    proxies.close()
+
+
+def test_an_unknown_name_is_an_error(proxies: Proxies) -> None:
+    with pytest.raises(OSError, match="unknown"):
+        proxies.cut("broker")
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("postgresql://a:b@db.example:5433/x?sslmode=require", Address("db.example", 5433)),
+        ("postgresql://db.example/x", Address("db.example", 5432)),
+        ("kafka://127.0.0.1:19092", Address("127.0.0.1", 19092)),
+        ("kafka://a:1,b:2", None),
+        ("postgresql:///x?host=/run/postgresql", None),
+        ("sqlite:////tmp/x.db", None),
+    ],
+)
+def test_one_server_can_be_cut_off(url: str, address: Address | None) -> None:
+    assert address_of(url) == address
+
+
+def test_a_moved_url_keeps_everything_else() -> None:
+    to = Address("127.0.0.1", 4000)
+    assert moved("postgresql://a:p%40b@db.example:5433/x?sslmode=require", to) == (
+        "postgresql://a:p%40b@127.0.0.1:4000/x?sslmode=require"
+    )
+    assert moved("kafka://127.0.0.1:19092?security.protocol=plaintext", to) == (
+        "kafka://127.0.0.1:4000?security.protocol=plaintext"
+    )
