@@ -6,12 +6,15 @@ commit by itself is refused, judged at the driver: an SQLAlchemy engine in AUTOC
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from bothends.errors import ConfigError, NoTransaction, UnsafeSavepoint
 from bothends.stores import executors
+from bothends.stores.faults import sqlstate_of
 from bothends.stores.steps import Steps, run, run_async
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ _HANDLES = {
     "bothends.contexts.AsyncContext": Handle("context", True),
 }
 _DRIVERS = ("psycopg", "psycopg2", "asyncpg", "pysqlite", "aiosqlite")
+_NO_SUCH_THING = frozenset({"42P01", "3F000", "42883"})  # table, schema, function
 _IDLE = 0  # of libpq's transaction states, in psycopg and psycopg2 alike
 
 
@@ -79,10 +83,12 @@ def join(tx: Any, work: Work[T]) -> T:
     name = handle_of(tx, asynchronous=False).name
     if name == "psycopg":
         _check_psycopg(tx)
-        return run(work("postgresql"), executors.PsycopgExecutor(tx))
+        with _explaining():
+            return run(work("postgresql"), executors.PsycopgExecutor(tx))
     if name == "sqlite3":
         _check_sqlite(tx)
-        return run(work("sqlite"), executors.SqliteExecutor(tx))
+        with _explaining():
+            return run(work("sqlite"), executors.SqliteExecutor(tx))
     if name == "sqlalchemy":
         return _join_sqlalchemy(tx, work)
     return _join_session(tx() if name == "registry" else tx, work)
@@ -93,14 +99,17 @@ async def join_async(tx: Any, work: Work[T]) -> T:
     name = handle_of(tx, asynchronous=True).name
     if name == "psycopg":
         await _check_psycopg_async(tx)
-        return await run_async(work("postgresql"), executors.PsycopgAsyncExecutor(tx))
+        with _explaining():
+            return await run_async(work("postgresql"), executors.PsycopgAsyncExecutor(tx))
     if name == "asyncpg":
         if not tx.is_in_transaction():
             raise _no_transaction("asyncpg", "async with connection.transaction(): ...")
-        return await run_async(work("postgresql"), executors.AsyncpgExecutor(tx))
+        with _explaining():
+            return await run_async(work("postgresql"), executors.AsyncpgExecutor(tx))
     if name == "aiosqlite":
         _check_sqlite(tx)
-        return await run_async(work("sqlite"), executors.AiosqliteExecutor(tx))
+        with _explaining():
+            return await run_async(work("sqlite"), executors.AiosqliteExecutor(tx))
     # SQLAlchemy runs its own synchronous code inside a greenlet; so do we.
     if name == "sqlalchemy":
         return await tx.run_sync(_join_sqlalchemy, work)  # type: ignore[no-any-return]
@@ -131,7 +140,21 @@ def _join_sqlalchemy(connection: sqlalchemy.Connection, work: Work[T]) -> T:
         )
     _check_sqlalchemy(connection)
     name: Dialect = "sqlite" if dialect.name == "sqlite" else "postgresql"
-    return run(work(name), executors.SqlalchemyExecutor(connection))
+    with _explaining():
+        return run(work(name), executors.SqlalchemyExecutor(connection))
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    """Adds to a driver's error what it cannot know: why our tables are missing."""
+    try:
+        yield
+    except Exception as error:
+        lite = getattr(error, "orig", error)
+        unknown_in_sqlite = getattr(lite, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+        if unknown_in_sqlite or sqlstate_of(error) in _NO_SUCH_THING:
+            error.add_note("Has this database the tables of bothends? `bothends schema status` says; `schema apply` helps")
+        raise
 
 
 def _check_sqlalchemy(connection: sqlalchemy.Connection) -> None:

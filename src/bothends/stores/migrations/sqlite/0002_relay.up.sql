@@ -4,6 +4,7 @@ create table bothends_relays (
     pid integer not null,
     host text not null,
     started_at real not null default ((julianday('now') - 2440587.5) * 86400.0),
+    lease_s real not null,
     lease_until real not null,
     state text not null default 'ok',
     detail text not null default ''
@@ -32,6 +33,7 @@ create table bothends_held (
     id text not null, source text not null, type text not null, topic text not null, key blob, body blob,
     content_type text, time text not null, version integer not null, attributes text, headers blob,
     state text not null,                     -- retrying | behind | place | dead
+    passed integer not null default 0,       -- 1: dead, and its key goes on without it
     attempts integer not null default 0,
     next_at real,
     reason text not null default '',
@@ -39,8 +41,10 @@ create table bothends_held (
     owner_request text,
     held_at real not null default ((julianday('now') - 2440587.5) * 86400.0)
 ) strict;
-create index bothends_held_key on bothends_held (lane, topic, key, seq);
+create index bothends_held_key on bothends_held (lane, topic, key, seq) where passed = 0;
 create index bothends_held_next_at on bothends_held (next_at) where next_at is not null;
+create index bothends_held_place on bothends_held (topic, seq) where state = 'place';
+create index bothends_held_request on bothends_held (seq) where owner_request is not null;
 
 create table bothends_delayed (
     seq integer primary key,
