@@ -17,6 +17,7 @@ from bothends.codecs.cloudevents import ATTRIBUTE_MAX, is_text
 from bothends.codecs.json import encode
 from bothends.errors import InvalidEvent, MissingKey
 from bothends.events import (
+    TOPIC_MAX,
     TYPE_MAX,
     UNSET,
     VERSION_MAX,
@@ -26,6 +27,7 @@ from bothends.events import (
     describe,
     find_event_type,
     is_event_like,
+    is_topic,
 )
 from bothends.ids import uuid7
 from bothends.message import Headers
@@ -39,7 +41,7 @@ class Limits(NamedTuple):
     event_bytes: int = 900_000
     """Body, key and headers together."""
     key_bytes: int = 1_000
-    topic_chars: int = 249
+    topic_chars: int = TOPIC_MAX
     type_chars: int = TYPE_MAX
     header_name_chars: int = 255
     headers: int = 64
@@ -53,7 +55,6 @@ class Limits(NamedTuple):
 
 LIMITS: Final = Limits()
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BARE = (bytes, bytearray, memoryview, dict, list)
 
@@ -230,7 +231,10 @@ def _headers(headers: Headers, repeated: bool, limits: Limits) -> list[tuple[str
         raise InvalidEvent(f"{len(headers)} headers, the limit is {limits.headers}")
     found: list[tuple[str, bytes]] = []
     seen: set[str] = set()
-    for name, value in headers:
+    for pair in headers:
+        if pair.__class__ is not tuple or len(pair) != 2:
+            raise InvalidEvent(f"headers are pairs (name, bytes), not a {pair.__class__.__qualname__}")
+        name, value = pair
         _check_text("header name", name, limits.header_name_chars)
         lower = name.lower()
         if lower.startswith("ce_") or lower == "content-type":
@@ -257,7 +261,7 @@ def _topic(given: str | None, declared: EventType | None, default: str, limits: 
     topic = given if given is not None else declared.topic if declared is not None else None
     if topic is None:
         topic = default
-    if not _TOPIC.fullmatch(topic) or len(topic) > limits.topic_chars or topic in (".", ".."):
+    if len(topic) > limits.topic_chars or not is_topic(topic):
         raise InvalidEvent(f"topic {topic!r:.80} is not 1 to {limits.topic_chars} characters of A-Z a-z 0-9 . _ -")
     return topic
 

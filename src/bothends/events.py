@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
@@ -18,7 +19,7 @@ from bothends.errors import ConfigError
 
 __all__ = [
     "NOT_DONE", "UNSET", "EventId", "EventType", "NotDone", "Tombstone", "Unset", "describe", "event",
-    "find_event_type", "is_event_like", "is_pydantic",
+    "find_event_type", "is_event_like", "is_pydantic", "is_topic",
 ]
 
 E = TypeVar("E")
@@ -27,7 +28,9 @@ KeyRule: TypeAlias = "str | Callable[[Any], str | None] | None"
 
 _MARK = "__bothends_event__"
 TYPE_MAX = 255
+TOPIC_MAX = 249
 VERSION_MAX = 2**31 - 1
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Unset(enum.Enum):
@@ -92,6 +95,8 @@ def event(
         raise ConfigError(f"@event needs a type of 1 to {TYPE_MAX} characters, such as 'order.created', not {type!r}")
     if version.__class__ is not int or not 1 <= version <= VERSION_MAX:
         raise ConfigError(f"@event({type!r}): version is a whole number from 1 on, not {version!r}")
+    if topic is not None and not is_topic(topic):
+        raise ConfigError(f"@event({type!r}): a topic is 1 to {TOPIC_MAX} of A-Z a-z 0-9 . _ -, not {topic!r:.80}")
 
     def mark(cls: Any) -> Any:
         fields = _field_names(cls, type)
@@ -125,6 +130,11 @@ def find_event_type(cls: type[Any]) -> EventType | None:
 def is_pydantic(cls: type[Any]) -> bool:
     """Whether ``cls`` is a pydantic model, asked without importing pydantic."""
     return hasattr(cls, "__pydantic_validator__") and hasattr(cls, "model_fields")
+
+
+def is_topic(name: str) -> bool:
+    """Whether brokers take ``name`` for a topic. ``.`` and ``..`` they don't."""
+    return len(name) <= TOPIC_MAX and _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def is_event_like(cls: type[Any]) -> bool:

@@ -46,15 +46,16 @@ class Checks(NamedTuple):
     check: Check
     constrained: bool
     """Some annotation has bounds (``Meta(ge=0)``), which only reading checks."""
-    unordered: bool
-    """It holds sets, whose order must be made the same in every process."""
+    sort: bool
+    """It holds sets, whose order differs between processes: sort, so that the content hash is the same. (Where names
+    of a dict are no text, msgspec cannot sort; such a body has the order it has.)"""
 
 
 def checker_for(kind: Any) -> Checks:
     """The check of any type that msgspec knows. Raises ConfigError, naming the field, for one that it does not."""
     compiler = _Compiler()
     check = compiler.compile(mi.type_info(kind), "")
-    return Checks(check, compiler.constrained, compiler.unordered)
+    return Checks(check, compiler.constrained, compiler.sets and not compiler.odd_names)
 
 
 _SCALARS: dict[type, tuple[type, bool, Check]] = {
@@ -80,7 +81,7 @@ class _Compiler:
     """Turns one type's description into checks. Types that contain themselves are compiled once."""
 
     def __init__(self) -> None:
-        self.constrained = self.unordered = False
+        self.constrained = self.sets = self.odd_names = False
         self._objects: dict[int, list[Check]] = {}
 
     def compile(self, info: mi.Type, path: str) -> Check:
@@ -103,14 +104,15 @@ class _Compiler:
             case mi.VarTupleType(item_type=item):
                 return _items((tuple,), "tuple", self.compile(item, path + "[]"))
             case mi.SetType(item_type=item):
-                self.unordered = True
+                self.sets = True
                 return _items((set,), "set", self.compile(item, path + "[]"))
             case mi.FrozenSetType(item_type=item):
-                self.unordered = True
+                self.sets = True
                 return _items((frozenset,), "frozenset", self.compile(item, path + "[]"))
             case mi.TupleType(item_types=types):
                 return _positions(tuple, [self.compile(t, f"{path}[{i}]") for i, t in enumerate(types)])
             case mi.DictType(key_type=key, value_type=value):
+                self.odd_names = self.odd_names or not isinstance(key, mi.StrType)
                 return _mapping(self.compile(key, path + "{}"), self.compile(value, path + "{}"))
             case mi.NamedTupleType(cls=cls, fields=fields):
                 return _positions(cls, [self.compile(f.type, f"{path}.{f.name}") for f in fields])
@@ -153,7 +155,7 @@ class _Compiler:
         for f in info.fields:
             scalar = _SCALARS.get(type(f.type))
             plan.append((f.name, scalar[0] if scalar and scalar[1] else None, self.compile(f.type, f"{path}.{f.name}")))
-        slot.append(_fields(info.cls, plan))
+        slot.append(_fields(getattr(info.cls, "__origin__", info.cls), plan))  # Box[int]: its values are Boxes
         return slot[0]
 
     def _typed_dict(self, fields: tuple[mi.Field, ...], path: str) -> Check:

@@ -24,7 +24,7 @@ __all__ = [
 
 STRUCTURED = "application/cloudevents"
 ATTRIBUTE_MAX = 1_024
-"""Bytes of one attribute; what is longer stays among the headers. Ids become part of an index entry, which is limited."""
+"""Bytes of an attribute; what is longer stays among the headers. Ids become part of index entries, hence a limit."""
 
 ATTRIBUTES = {
     "subject": "subject", "correlationid": "correlation_id", "causationid": "causation_id",
@@ -192,7 +192,7 @@ def _structured(record: Record, content_type: str) -> Message:
         raise Undecodable(f"{_place(record)}: structured mode without a value", reason="no_id")
     try:
         members = _structured_event.decode(record.value)
-        data, data_base64 = members.pop("data"), members.pop("data_base64", None)
+        data, data_base64 = members.pop("data", None), members.pop("data_base64", None)
         found = {name: text for name, raw in members.items() if (text := _member(name, raw)) is not None}
         body = _data(data, data_base64, found)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

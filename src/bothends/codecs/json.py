@@ -82,7 +82,7 @@ class _TypeCodec:
             ) from error
         self._check = checks.check
         self._proof = checks.constrained
-        self._encode = msgspec.json.Encoder(order="deterministic" if checks.unordered else None).encode
+        self._encode = msgspec.json.Encoder(order="deterministic" if checks.sort else None).encode
 
     def encode(self, value: Any) -> bytes:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError
 
 from bothends.errors import InvalidEvent, Undecodable
 
@@ -43,8 +43,8 @@ class ModelCodec:
             raise InvalidEvent(f"{self._name}{self._unwritable(value)}: cannot be written as JSON: {error}") from None
         except RecursionError:
             raise InvalidEvent(f"{self._name}: nested too deeply, or contains itself") from None
-        if back.__dict__ != value.__dict__ or back.__pydantic_extra__ != value.__pydantic_extra__:
-            raise InvalidEvent(f"{self._name}{_difference(value, back)}: would not arrive as it is")
+        if (place := _difference(value, back, "")) is not None:
+            raise InvalidEvent(f"{self._name}{place}: would not arrive as it is")
         return body
 
     def decode(self, body: bytes) -> Any:
@@ -78,9 +78,9 @@ class ModelCodec:
         raise Undecodable(f"{self._name}: a number that a float would round; send Decimals as strings", reason="schema")
 
     def _unwritable(self, value: BaseModel) -> str:
-        for name, item in value.__dict__.items():
+        for name in value.__dict__:
             try:
-                to_json(item)
+                self._dump(value, include={name}, round_trip=True, warnings=False)
             except (PydanticSerializationError, UnicodeEncodeError):
                 return f".{name}"
         return ""
@@ -136,8 +136,20 @@ def _refused(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, "NaN and infinity are no JSON"
 
 
-def _difference(value: BaseModel, back: BaseModel) -> str:
-    for name, item in value.__dict__.items():
-        if back.__dict__.get(name) != item:
-            return f".{name}"
-    return ""
+def _difference(value: Any, back: Any, path: str) -> str | None:
+    """Where what was read back differs, in type or value; None where it does not."""
+    if type(value) is not type(back):
+        return path
+    if isinstance(value, BaseModel):
+        place = _difference(value.__dict__, back.__dict__, path)
+        return place if place is not None else _difference(value.__pydantic_extra__, back.__pydantic_extra__, path)
+    if isinstance(value, dict):
+        if value.keys() != back.keys():
+            return path
+        return next((p for k, v in value.items() if (p := _difference(v, back[k], f"{path}.{k}")) is not None), None)
+    if isinstance(value, (list, tuple)):
+        if len(value) != len(back):
+            return path
+        pairs = enumerate(zip(value, back, strict=True))
+        return next((p for n, (v, b) in pairs if (p := _difference(v, b, f"{path}[{n}]")) is not None), None)
+    return None if value == back else path

@@ -65,8 +65,10 @@ class Retry:
 
         Never raises and never exceeds ``cap_s``: a power that overflows is the cap.
         """
+        if self.first_s == 0:
+            return 0.0
         try:
-            plain = self.first_s * self.factor ** (failures - 1)
+            plain = self.first_s * float(self.factor) ** (failures - 1)
         except OverflowError:
             plain = self.cap_s
         return min(plain, self.cap_s) * (1 - jitter / 4)
