@@ -69,12 +69,16 @@ class Relay:
         self._former: int | None = None
         self._warned_at = 0.0
 
-    def run(self, stop: threading.Event, *, stop_timeout_s: float = 20.0) -> None:
-        """Relays until ``stop`` is set, then drains for at most ``stop_timeout_s`` seconds.
+    def run(
+        self, stop: threading.Event, ready: threading.Event | None = None, *, stop_timeout_s: float = 20.0
+    ) -> None:
+        """Relays until ``stop`` is set, then drains for at most ``stop_timeout_s`` seconds. ``ready`` takes the place of
+        the attribute.
 
         Raises ConfigError where the outbox is on record as another broker's [A19]. An outage of the database or of the
         broker ends nothing: it is waited for.
         """
+        self.ready = ready or self.ready
         bell = Bell(database_of(self._store.url, self._store.schema), self._settings.runtime_dir)
         try:
             if self._settings.listen and self._store.dialect == "postgresql":
@@ -145,7 +149,7 @@ class Relay:
     def _check_identity(self, steps: Any, connection: Connection) -> None:
         """Cursors of another database (restored, failed over) mean nothing here: everything counts as unseen."""
         identity = run(steps.leases.identity(), connection)
-        if run(steps.leases.stamp(IDENTITY, identity), connection) == identity:
+        if run(steps.leases.stamp(IDENTITY, identity), steps.executor(connection)) == identity:
             return
         connection.begin()
         try:
@@ -157,7 +161,7 @@ class Relay:
 
     def _check_broker(self, steps: Any, connection: Connection) -> None:
         mine = f"{self._broker.url.partition('://')[0]}:{self._broker.cluster_id()}"
-        recorded = run(steps.leases.stamp(BROKER, mine), connection)
+        recorded = run(steps.leases.stamp(BROKER, mine), steps.executor(connection))
         if recorded == mine:
             return
         if not self._settings.adopt:

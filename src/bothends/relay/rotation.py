@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from bothends.stores.connection import Connection
 from bothends.stores.faults import Fault, fault_of
-from bothends.stores.steps import run
+from bothends.stores.steps import Executor, run
 
 __all__ = ["rotate"]
 
 
-def rotate(storage: Any, connection: Connection) -> list[str]:
+def rotate(storage: Any, executor: Executor) -> list[str]:
     """Truncates what is done with; the children that were tried. One that somebody uses is left for another time."""
     tried: list[str] = []
-    for child in run(storage.candidates(), connection):
-        if not run(storage.done(child), connection):  # without the lock first: nearly always decided here
+    for child in run(storage.candidates(), executor):
+        if not run(storage.done(child), executor):  # without the lock first: nearly always decided here
             continue
         tried.append(child)
         try:
-            run(storage.truncate(child), connection)
+            run(storage.truncate(child), executor)
         except Exception as error:
             if fault_of(error) is not Fault.CONTENTION:
                 raise

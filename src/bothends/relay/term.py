@@ -22,7 +22,7 @@ from bothends.relay.pipeline import FencedOff, Pipeline
 from bothends.relay.rotation import rotate
 from bothends.relay.settings import RelaySettings
 from bothends.stores.connection import Connection
-from bothends.stores.steps import Steps, run
+from bothends.stores.steps import Executor, Steps, run
 from bothends.wakeup import Bell
 
 __all__ = ["Term"]
@@ -42,7 +42,8 @@ class Term:
         self, store_relay: Any, connection: Connection, broker: Broker, settings: RelaySettings, name: str, bell: Bell,
         observe: Observe, former: int | None, clock: Callable[[], float], boot: str,
     ) -> None:
-        self._steps, self._connection, self._broker = store_relay, connection, broker
+        self._steps, self._broker = store_relay, broker
+        self._executor: Executor = store_relay.executor(connection)
         self._settings, self._bell, self._observe = settings, bell, observe
         self._clock, self._boot = clock, boot
         self._breaker = Breaker()
@@ -64,7 +65,7 @@ class Term:
         observe(Registered(self.me))
 
     def _run(self, steps: Steps[Any]) -> Any:
-        return run(steps, self._connection)
+        return run(steps, self._executor)
 
     # The loop
 
@@ -193,7 +194,7 @@ class Term:
             self._pipeline.touch()
         if now >= self._rotate_at:
             self._rotate_at = now + _ROTATE_S
-            rotate(self._steps.storage, self._connection)
+            rotate(self._steps.storage, self._executor)
 
     def _take(self, wanted: int) -> None:
         taken = self._run(self._steps.leases.take(self.me, wanted))

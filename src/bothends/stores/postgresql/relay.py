@@ -13,11 +13,12 @@ import psycopg
 from psycopg.pq import Format
 
 from bothends.core.relaying import Cursor, lanes_of, signed
+from bothends.stores.connection import Connection
 from bothends.stores.postgresql.relay_held import HeldSteps
 from bothends.stores.postgresql.relay_rows import RowSteps
 from bothends.stores.postgresql.relay_storage import StorageSteps
 from bothends.stores.schema import quoted_schema
-from bothends.stores.steps import Sql, Steps
+from bothends.stores.steps import Executor, Sql, Steps
 
 __all__ = ["PostgresqlRelay", "RelayConnection"]
 
@@ -181,8 +182,10 @@ class PostgresqlRelay:
     """Step functions by subject, and the connection class they need."""
 
     connection_factory = RelayConnection
-    clock_is_ours = False
-    """Whether leases are judged by a clock that the caller passes in."""
+
+    @staticmethod
+    def executor(connection: Connection) -> Executor:
+        return connection
 
     def __init__(self, schema: str) -> None:
         name = quoted_schema(schema)

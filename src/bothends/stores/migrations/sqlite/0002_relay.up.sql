@@ -1,3 +1,5 @@
+-- Leases are judged by the boot clock, which nobody can set; another boot's are over. lease_until is the wall clock's,
+-- for people.
 create table bothends_relays (
     id integer primary key autoincrement,    -- an epoch: never given twice
     name text not null,
@@ -6,6 +8,8 @@ create table bothends_relays (
     started_at real not null default ((julianday('now') - 2440587.5) * 86400.0),
     lease_s real not null,
     lease_until real not null,
+    boot text not null,
+    boot_until real not null,
     state text not null default 'ok',
     detail text not null default ''
 ) strict;
@@ -34,8 +38,9 @@ create table bothends_held (
     content_type text, time text not null, version integer not null, attributes text, headers blob,
     state text not null,                     -- retrying | behind | place | dead
     passed integer not null default 0,       -- 1: dead, and its key goes on without it
+    passed integer not null default 0,       -- dead, and its key goes on without it
     attempts integer not null default 0,
-    next_at real,
+    next_at real,                            -- the head of its key: when it is tried (retrying) or released (behind)
     reason text not null default '',
     error text not null default '',
     owner_request text,
@@ -43,6 +48,8 @@ create table bothends_held (
 ) strict;
 create index bothends_held_key on bothends_held (lane, topic, key, seq) where passed = 0;
 create index bothends_held_next_at on bothends_held (next_at) where next_at is not null;
+create index bothends_held_place on bothends_held (topic, seq) where state = 'place';
+create index bothends_held_request on bothends_held (seq) where owner_request is not null;
 create index bothends_held_place on bothends_held (topic, seq) where state = 'place';
 create index bothends_held_request on bothends_held (seq) where owner_request is not null;
 

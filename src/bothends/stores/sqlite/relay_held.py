@@ -1,0 +1,158 @@
+"""Held and delayed rows on SQLite: the rules of PostgreSQL's module, with statements in order instead of one with parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bothends.core.relaying import HeldWork, mask_of, signed
+from bothends.stores.sqlite.relay_rows import FIELDS, NOW, fenced
+from bothends.stores.steps import Sql, Steps
+
+__all__ = ["HeldSteps"]
+
+Row = tuple[Any, ...]
+
+_COLUMNS = "0, h.seq, h.lane, 0, " + ", ".join(f"h.{name}" for name in FIELDS.split(", ")) + ", h.attempts, h.state"
+_BLOCKER = "b.lane = h.lane and b.topic = h.topic and b.key = h.key and not b.passed and b.seq < h.seq"
+_HELD_KEY = "h.lane = d.lane and h.topic = d.topic and h.key = d.key and not h.passed"
+_MINE = "((:lanes >> h.lane) & 1) <> 0"
+_DAY_S = 86_400.0
+
+
+def _wake(seq: int, lane: int, topic: str, key: bytes) -> Sql:
+    """The row after ``seq``, which goes or is passed over, is the head of its key now."""
+    return Sql(
+        f"update bothends_held set next_at = {NOW} where seq = (select b.seq from bothends_held b where b.lane = :lane and "
+        "b.topic = :topic and b.key = :key and not b.passed and b.seq <> :seq order by b.seq limit 1) "
+        "and state in ('behind', 'retrying') and next_at is null",
+        {"seq": seq, "lane": lane, "topic": topic, "key": key}, rows=False,
+    )
+
+
+class HeldSteps:
+    def work(self, lanes: int) -> Steps[HeldWork]:
+        mine = {"lanes": signed(lanes)}
+        held = yield Sql(
+            f"select l.lane from bothends_relay_lanes l where {_MINE.replace('h.', 'l.')} and "
+            "exists (select 1 from bothends_held h where h.lane = l.lane and not h.passed)", mine)
+        delayed = yield Sql(
+            f"select h.deliver_at - {NOW} from bothends_delayed h where {_MINE} and h.deliver_at < {NOW} + {_DAY_S} "
+            "order by h.deliver_at limit 1", mine)
+        asked = yield Sql(
+            f"select exists (select 1 from bothends_held h where h.owner_request is not null and {_MINE})", mine)
+        return HeldWork(
+            mask_of(row[0] for row in held.rows), delayed.rows[0][0] if delayed.rows else None, bool(asked.rows[0][0]))
+
+    def places(self, lanes: int, limit: int) -> Steps[list[str]]:
+        found = yield Sql(
+            f"select distinct h.topic from bothends_held h where h.state = 'place' and {_MINE} order by h.topic limit :limit",
+            {"lanes": signed(lanes), "limit": limit})
+        return [row[0] for row in found.rows]
+
+    def due(self, lanes: int, away: Sequence[str], limit: int) -> Steps[list[Row]]:
+        topics = {f"away_{n}": topic for n, topic in enumerate(away)}
+        found = yield Sql(
+            f"select {_COLUMNS} from bothends_held h where h.next_at <= {NOW} and h.state in ('retrying', 'behind') and "
+            f"{_MINE} and h.topic not in ({', '.join(':' + name for name in topics)}) order by h.next_at limit :limit",
+            {"lanes": signed(lanes), "limit": limit} | topics)
+        return found.rows
+
+    def run(self, lane: int, topic: str, key: bytes, limit: int) -> Steps[list[Row]]:
+        found = yield Sql(
+            f"select {_COLUMNS} from bothends_held h where h.lane = :lane and h.topic = :topic and h.key = :key and "
+            "not h.passed order by h.seq limit :limit", {"lane": lane, "topic": topic, "key": key, "limit": limit})
+        return found.rows
+
+    def waiting(self, lanes: int, topic: str, limit: int) -> Steps[list[tuple[Row, bool]]]:
+        found = yield Sql(
+            f"select {_COLUMNS}, exists (select 1 from bothends_held b where {_BLOCKER} and b.state <> 'place') from "
+            f"bothends_held h where h.state = 'place' and h.topic = :topic and {_MINE} order by h.seq limit :limit",
+            {"lanes": signed(lanes), "topic": topic, "limit": limit})
+        return [(row[:-1], bool(row[-1])) for row in found.rows]
+
+    def get_behind(self, me: int, seqs: Sequence[int]) -> Steps[bool]:
+        return (yield from fenced(me, [
+            Sql("update bothends_held set state = 'behind', next_at = null where seq = :seq and state = 'place'",
+                {"seq": seq}, rows=False) for seq in seqs
+        ]))
+
+    def release(self, me: int, seqs: Sequence[int]) -> Steps[bool]:
+        statements: list[Sql] = []
+        for seq in seqs:
+            keys = yield Sql("select lane, topic, key from bothends_held where seq = :seq", {"seq": seq})
+            statements.append(Sql("delete from bothends_held where seq = :seq", {"seq": seq}, rows=False))
+            statements += [_wake(seq, lane, topic, key) for lane, topic, key in keys.rows if key is not None]
+        return (yield from fenced(me, statements))
+
+    def suspect(self, me: int, seqs: Sequence[int], reason: str, error: str) -> Steps[bool]:
+        return (yield from fenced(me, [
+            Sql("update bothends_held as h set state = 'retrying', reason = :reason, error = :error, next_at = "
+                f"case when not exists (select 1 from bothends_held b where {_BLOCKER}) then {NOW} end where h.seq = :seq",
+                {"seq": seq, "reason": reason, "error": error}, rows=False) for seq in seqs
+        ]))
+
+    def retry(
+        self, me: int, seq: int, *, attempts: int, delay_s: float | None, passed: bool, reason: str, error: str
+    ) -> Steps[bool]:
+        statements = [Sql(
+            f"update bothends_held set attempts = :attempts, reason = :reason, error = :error, passed = :passed, state = "
+            f"case when :delay is null then 'dead' else 'retrying' end, next_at = {NOW} + :delay where seq = :seq",
+            {"seq": seq, "attempts": attempts, "reason": reason, "error": error, "passed": passed, "delay": delay_s},
+            rows=False,
+        )]
+        if passed:
+            statements += yield from self._wakes(seq)
+        return (yield from fenced(me, statements))
+
+    def _wakes(self, seq: int) -> Steps[list[Sql]]:
+        keys = yield Sql("select lane, topic, key from bothends_held where seq = :seq", {"seq": seq})
+        return [_wake(seq, lane, topic, key) for lane, topic, key in keys.rows if key is not None]
+
+    def requests(self, lanes: int, limit: int) -> Steps[list[tuple[int, str]]]:
+        found = yield Sql(
+            f"select h.seq, h.owner_request from bothends_held h where h.owner_request is not null and {_MINE} "
+            "order by h.seq limit :limit", {"lanes": signed(lanes), "limit": limit})
+        return [(row[0], row[1]) for row in found.rows]
+
+    def grant(self, me: int, seq: int, request: str) -> Steps[bool]:
+        if request == "discard":
+            change = "delete from bothends_held where seq = :seq"
+        elif request == "skip":
+            change = (
+                "update bothends_held set owner_request = null, state = 'dead', passed = 1, next_at = null where seq = :seq"
+            )
+        else:
+            change = (
+                "update bothends_held set owner_request = null, "
+                f"next_at = case when state in ('dead', 'retrying') then {NOW} else next_at end, "
+                "attempts = case when state in ('dead', 'retrying') then 0 else attempts end, "
+                "passed = case when state = 'dead' then 0 else passed end, "
+                "state = case when state = 'dead' then 'retrying' else state end where seq = :seq"
+            )
+        wakes = [] if request == "retry" else (yield from self._wakes(seq))
+        return (yield from fenced(me, [Sql(change, {"seq": seq}, rows=False), *wakes]))
+
+    def delayed_due(self, lanes: int, limit: int) -> Steps[list[Row]]:
+        found = yield Sql(
+            "select 0, d.seq, d.lane, case when exists (select 1 from bothends_held h where "
+            f"{_HELD_KEY}) then 2 else 0 end, {', '.join('d.' + f for f in FIELDS.split(', '))} from bothends_delayed d "
+            f"where d.deliver_at <= {NOW} and {_MINE.replace('h.', 'd.')} order by d.deliver_at, d.seq limit :limit",
+            {"lanes": signed(lanes), "limit": limit})
+        return found.rows
+
+    def delayed_done(self, me: int, seqs: Sequence[int], holds: Sequence[tuple[int, str, str, str]]) -> Steps[bool]:
+        statements = [
+            Sql(f"insert or ignore into bothends_held (seq, lane, {FIELDS}, state, next_at, reason, error) select seq, lane, "
+                f"{FIELDS}, :state, case when :state = 'retrying' then {NOW} when :state = 'behind' and not exists (select 1 "
+                f"from bothends_held h where {_HELD_KEY}) then {NOW} end, :reason, :error from bothends_delayed d "
+                "where seq = :seq", {"seq": seq, "state": state, "reason": reason, "error": error}, rows=False)
+            for seq, state, reason, error in holds
+        ]
+        statements += [
+            Sql("delete from bothends_delayed where seq = :seq", {"seq": seq}, rows=False)
+            for seq in [*seqs, *(hold[0] for hold in holds)]
+        ]
+        return (yield from fenced(me, statements))
+
+

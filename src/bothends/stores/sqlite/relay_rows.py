@@ -1,0 +1,92 @@
+"""Reading the outbox, and deleting what is done. Fenced steps are short transactions with the write lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bothends.core.relaying import BLOCKED, DELAYED, EVERY_LANE, Hold, Page, Segment, Stream, signed
+from bothends.stores.steps import Sql, Steps
+
+__all__ = ["FIELDS", "NOW", "RowSteps", "fenced"]
+
+FIELDS = "id, source, type, topic, key, body, content_type, time, version, attributes, headers"
+NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+_SEQ = 1
+
+
+def fenced(me: int, statements: Sequence[Sql]) -> Steps[bool]:
+    """Runs ``statements`` in one transaction if the registration ``me`` is still there."""
+    yield Sql("begin immediate", rows=False)
+    try:
+        mine = yield Sql("select 1 from bothends_relays where id = :me", {"me": me})
+        if mine.rows:
+            for statement in statements:  # noqa: UP028 - a list cannot be sent results
+                yield statement
+        yield Sql("commit" if mine.rows else "rollback", rows=False)
+    except BaseException:
+        yield Sql("rollback", rows=False)
+        raise
+    return bool(mine.rows)
+
+
+class RowSteps:
+    def fetch(self, streams: Sequence[Stream], *, limit: int, blocked_lanes: int) -> Steps[Page]:
+        """One page; rows as on PostgreSQL. Whatever is at or below the highest seq seen first is in the page, or was
+        handed out before."""
+        top = (yield Sql("select coalesce(max(seq), 0) from bothends_outbox")).rows[0][0]
+        held = (
+            f"when ((:blocked >> o.lane) & 1) <> 0 and exists (select 1 from bothends_held h where h.lane = o.lane and "
+            f"h.topic = o.topic and h.key = o.key and not h.passed) then {BLOCKED} " if blocked_lanes else ""
+        )
+        kept: list[tuple[Any, ...]] = []
+        moved: list[Stream] = []
+        full = False
+        for n, stream in enumerate(streams):
+            some = "" if stream.lanes == EVERY_LANE else "and ((:lanes >> o.lane) & 1) <> 0"
+            params = {"hwm": stream.hwm, "lanes": signed(stream.lanes), "rows": limit, "blocked": signed(blocked_lanes)}
+            rows = (yield Sql(
+                f"select {n}, o.seq, o.lane, case when o.deliver_at is not null and o.deliver_at > {NOW} then {DELAYED} "
+                f"{held}else 0 end, {', '.join('o.' + f for f in FIELDS.split(', '))} from bothends_outbox o "
+                f"where o.seq > :hwm {some} order by o.seq limit :rows", params,
+            )).rows
+            hwm = rows[-1][_SEQ] if rows else stream.hwm
+            if len(rows) < limit:
+                hwm = max(hwm, top)
+            full = full or len(rows) >= limit
+            kept += rows
+            moved.append(Stream(stream.lanes, hwm, ""))
+        return Page(kept, moved, full)
+
+    def settle(
+        self, me: int, segments: Sequence[Segment], holds: Sequence[Hold], delays: Sequence[int]
+    ) -> Steps[bool]:
+        statements = [_hold(hold) for hold in holds]
+        statements += [
+            Sql(f"insert or ignore into bothends_delayed (seq, lane, {FIELDS}, deliver_at) select seq, lane, {FIELDS}, "
+                "deliver_at from bothends_outbox where seq = :seq", {"seq": seq}, rows=False)
+            for seq in delays
+        ]
+        for segment in segments:
+            place = {"lanes": signed(segment.lanes), "hwm": segment.hwm}
+            some = "" if segment.lanes == EVERY_LANE else " and ((:lanes >> lane) & 1) <> 0"
+            statements.append(Sql(f"delete from bothends_outbox where seq <= :hwm{some}", place, rows=False))
+            statements.append(Sql(
+                "insert into bothends_relay_progress (relay, lanes, hwm, published) values (:me, :lanes, :hwm, :published)",
+                place | {"me": me, "published": segment.published}, rows=False))
+        return (yield from fenced(me, statements))
+
+
+def _hold(hold: Hold) -> Sql:
+    state = "dead" if hold.state == "passed" else hold.state
+    head = hold.first and state in ("retrying", "behind")
+    next_at = (
+        "case when not exists (select 1 from bothends_held h where h.lane = o.lane and h.topic = o.topic and "
+        f"h.key = o.key and not h.passed) then {NOW} end" if head else "null"
+    )
+    return Sql(
+        f"insert or ignore into bothends_held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) select seq, lane, "
+        f"{FIELDS}, :state, :passed, {next_at}, :reason, :error from bothends_outbox o where seq = :seq",
+        {"seq": hold.seq, "state": state, "passed": hold.state == "passed", "reason": hold.reason, "error": hold.error},
+        rows=False,
+    )
