@@ -38,7 +38,6 @@ create table bothends_held (
     content_type text, time text not null, version integer not null, attributes text, headers blob,
     state text not null,                     -- retrying | behind | place | dead
     passed integer not null default 0,       -- 1: dead, and its key goes on without it
-    passed integer not null default 0,       -- dead, and its key goes on without it
     attempts integer not null default 0,
     next_at real,                            -- the head of its key: when it is tried (retrying) or released (behind)
     reason text not null default '',
@@ -46,10 +45,8 @@ create table bothends_held (
     owner_request text,
     held_at real not null default ((julianday('now') - 2440587.5) * 86400.0)
 ) strict;
-create index bothends_held_key on bothends_held (lane, topic, key, seq) where passed = 0;
+create index bothends_held_key on bothends_held (lane, topic, key, seq) where not passed;
 create index bothends_held_next_at on bothends_held (next_at) where next_at is not null;
-create index bothends_held_place on bothends_held (topic, seq) where state = 'place';
-create index bothends_held_request on bothends_held (seq) where owner_request is not null;
 create index bothends_held_place on bothends_held (topic, seq) where state = 'place';
 create index bothends_held_request on bothends_held (seq) where owner_request is not null;
 
