@@ -30,9 +30,10 @@ __all__ = ["AsyncTransaction", "Outbox", "SyncTransaction"]
 SyncTransaction: TypeAlias = (
     "Session | SAConnection | psycopg.Connection[Any] | sqlite3.Connection | Context[Any]"
 )
+# In two parts: type checkers read one string literal, not several joined ones.
+AsyncpgHandle: TypeAlias = "asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
 AsyncTransaction: TypeAlias = (
-    "AsyncSession | SAAsyncConnection | psycopg.AsyncConnection[Any] | asyncpg.Connection[Any] "
-    "| asyncpg.pool.PoolConnectionProxy[Any] | aiosqlite.Connection | AsyncContext[Any]"
+    "AsyncSession | SAAsyncConnection | psycopg.AsyncConnection[Any] | AsyncpgHandle | aiosqlite.Connection | AsyncContext[Any]"
 )
 
 _SESSIONS = ("session", "registry")
@@ -47,8 +48,8 @@ class _Group(Protocol):
 class Outbox:
     """One service's outbox. Made by ``Service``; it holds no connection.
 
-    ``on_commit`` are callables without arguments that are called, best effort, after a session's transaction with
-    events of this outbox has committed (SQLAlchemy sessions: other handles have no such hook). They must not block.
+    After the commit of an SQLAlchemy session the relays of this machine are woken; other handles have no such hook, and
+    the relay finds their events by polling.
     """
 
     def __init__(self, *, service: str, source: str, schema: str = "bothends", repeated_headers: bool = True) -> None:
@@ -56,7 +57,6 @@ class Outbox:
         self.source = source
         self.schema = schema
         self.repeated_headers = repeated_headers
-        self.on_commit: list[Callable[[], None]] = []
         self._groups: dict[Dialect, _Group] = {}
 
     def __repr__(self) -> str:
@@ -92,7 +92,7 @@ class Outbox:
         if handle.name in _SESSIONS:
             from bothends.integrations import sessions
 
-            sessions.watch(handed_over() if handle.name == "registry" else handed_over, self.on_commit)
+            sessions.watch(handed_over() if handle.name == "registry" else handed_over, self.schema)
         join(tx, self._adding(made))
         return made.id
 
@@ -136,7 +136,7 @@ class Outbox:
             from bothends.integrations import sessions
 
             session = (tx() if handle.name == "registry" else tx).sync_session
-            sessions.watch(session, self.on_commit)
+            sessions.watch(session, self.schema)
             started = sessions.expect(session, made.type)
 
         async def write() -> EventId:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiosqlite
@@ -17,6 +18,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 
 from bothends import ConfigError, EventNotAwaited, NoTransaction, Service, UnsafeSavepoint
 from bothends.integrations.sqlalchemy import explicit_begin
+from bothends.wakeup import Bell, database_of
 from tests.stores.conftest import Look
 from tests.stores.handles import path_of, plain
 
@@ -279,35 +281,32 @@ async def test_a_forgotten_await_of_a_transaction_that_is_gone_is_forgotten(
         await session.commit()
 
 
-async def test_a_session_rings_once_after_the_commit_and_a_failing_hook_harms_nobody(
-    engine: Engine, async_engine: AsyncEngine, which: tuple[str, str], service: Service, look: Callable[[str], Look],
-    caplog: pytest.LogCaptureFixture,
+async def test_a_session_wakes_the_relay_after_the_commit(
+    engine: Engine, async_engine: AsyncEngine, which: tuple[str, str], service: Service, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen = look(which[1])
-    rung: list[int] = []
-
-    def broken() -> None:
-        raise OSError("no relay here")
-
-    service.outbox.on_commit += [broken, lambda: rung.append(len(seen.ids))]
+    monkeypatch.setenv("BOTHENDS_RUNTIME_DIR", str(tmp_path))
+    bell, other = (Bell(name, str(tmp_path)) for name in (database_of(which[1]), database_of(f"{which[1]}x")))
     explicit_begin(engine)
     with Session(engine) as session:
         service.outbox.add(session, {}, type="t")
         with session.begin_nested():
             service.outbox.add(session, {}, type="t")
-        assert rung == []
+        assert not bell.rang()
         session.commit()
-        assert rung == [2]
+        assert bell.rang()
         session.execute(text("select 1"))
         session.commit()
         service.outbox.add(session, {}, type="t")
         session.rollback()
-        assert rung == [2]
+        assert not bell.rang()
     async with AsyncSession(async_engine) as async_session:
         await service.outbox.add_async(async_session, {}, type="t")
         await async_session.commit()
-    assert rung == [2, 3]
-    assert "relay finds the events by polling" in caplog.text
+    assert bell.rang()
+    assert not other.rang()
+    bell.close()
+    other.close()
 
 
 # The caller's own settings ----------------------------------------------------------------------------------------

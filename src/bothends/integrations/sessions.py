@@ -1,4 +1,4 @@
-"""Hooks on SQLAlchemy sessions: a commit that forgets an ``add_async`` is refused, and a commit that has events rings.
+"""Hooks on SQLAlchemy sessions: a commit that forgets an ``add_async`` is refused, and one that has events wakes relays.
 
 The listeners stand on the class Session, once, and look into ``session.info``; sessions without events of ours pay one
 look-up per commit.
@@ -6,17 +6,17 @@ look-up per commit.
 
 from __future__ import annotations
 
-import logging
+import os
 from collections.abc import Callable
 
-from sqlalchemy import event
+from sqlalchemy import URL, event
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from bothends.errors import EventNotAwaited
+from bothends.wakeup import database_of, postgresql_of, ring
 
 __all__ = ["expect", "watch"]
-
-log = logging.getLogger("bothends.outbox")
 
 _KEY = "bothends.outbox"
 
@@ -25,7 +25,7 @@ class _Watched:
     """What one transaction of one session has of ours."""
 
     def __init__(self) -> None:
-        self.rings: list[list[Callable[[], None]]] = []
+        self.schemas: set[str] = set()
         self.expected: dict[object, str] = {}
 
 
@@ -36,11 +36,9 @@ def _watched(session: Session) -> _Watched:
     return found
 
 
-def watch(session: Session, rings: list[Callable[[], None]]) -> None:
-    """Calls ``rings`` after this transaction has committed; the same list once, however many events it has."""
-    watched = _watched(session)
-    if not any(known is rings for known in watched.rings):
-        watched.rings.append(rings)
+def watch(session: Session, schema: str) -> None:
+    """Once this transaction has committed, wakes the relays of ``schema`` in the session's database."""
+    _watched(session).schemas.add(schema)
 
 
 def expect(session: Session, name: str) -> Callable[[], None]:
@@ -73,13 +71,22 @@ def _ring(session: Session) -> None:
     watched: _Watched | None = session.info.get(_KEY)
     if watched is None or session.in_nested_transaction():
         return
-    for rings in watched.rings:
-        for ring in rings:
-            try:
-                ring()
-            except Exception:
-                # Committed is committed: the caller must not believe otherwise, and the relay polls anyway.
-                log.warning("a hook after the commit failed; the relay finds the events by polling", exc_info=True)
+    try:
+        url = session.get_bind().engine.url
+    except UnboundExecutionError:
+        return  # several databases and no default one: polling finds the events
+    for schema in watched.schemas:
+        ring(_name(url, schema), os.environ.get("BOTHENDS_RUNTIME_DIR"))
+
+
+def _name(url: URL, schema: str) -> str:
+    if url.get_backend_name() == "sqlite":
+        return database_of(f"sqlite:///{url.database or ''}", schema)
+    host, port = (url.query.get(name) for name in ("host", "port"))
+    return postgresql_of(
+        host if isinstance(host, str) else url.host or "", int(port) if isinstance(port, str) else url.port or 5432,
+        url.database or url.username or "", schema,
+    )
 
 
 @event.listens_for(Session, "after_transaction_end")
