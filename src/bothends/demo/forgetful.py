@@ -88,8 +88,9 @@ def main() -> None:
 
     outbox = load("bothends.demo.app").outboxes(sys.argv[1])[0]
     broker: Any = ForgetfulBroker(open_broker(need_broker(outbox.settings)))
-    relay = Relay(open_store(outbox.url, outbox.schema), broker, settings=RelaySettings(), name="forgetful")
-    relay.run(threading.Event(), threading.Event())
+    settings = RelaySettings(lease_s=outbox.settings.lease_s)
+    relay = Relay(open_store(outbox.url, outbox.schema), broker, settings=settings, name="forgetful")
+    relay.run(threading.Event())
 
 
 if __name__ == "__main__":

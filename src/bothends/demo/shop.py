@@ -60,6 +60,10 @@ class Shop:
         self.service = service
         self._schema = f'"{schema_of(run, service)}".'
 
+    @property
+    def tables(self) -> list[str]:
+        return [text.partition(" ")[0] for text in _TABLES[self.service]]
+
     def create_tables(self, db: Connection) -> None:
         lite = isinstance(db, sqlite3.Connection)
         words = {

@@ -123,12 +123,15 @@ class World:
     def prepare(self) -> None:
         """Our tables, the application's tables, the topics."""
         self.folder.joinpath("run").mkdir(mode=0o700, exist_ok=True)
+        self.prepare_databases()
+        for topic in self.topics.values():
+            self.broker.create_topic(topic, PARTITIONS)
+
+    def prepare_databases(self) -> None:
         for service in names.SERVICES:
             tables.apply(self.store(service))
             with self.connected(service) as db:
                 self.shops[service].create_tables(db)
-        for topic in self.topics.values():
-            self.broker.create_topic(topic, PARTITIONS)
 
     def sums(self) -> dict[str, Sums]:
         """Units from inventory's database, revenue from that of analytics."""
