@@ -14,7 +14,7 @@ from bothends.errors import ConfigError
 from bothends.service import Consumer, Service
 from bothends.settings import Settings
 
-__all__ = ["App", "OutboxOf", "load"]
+__all__ = ["App", "OutboxOf", "load", "of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,13 @@ def load(name: str, flags: Mapping[str, object] | None = None) -> App:
         for included in service.include:
             _imported(included, f"include of service {service.name}")
     return App(name, tuple(services), resolve_all(services, flags))
+
+
+def of(service: Service) -> App:
+    """The app of one service that is at hand already, for embedding."""
+    for included in service.include:
+        _imported(included, f"include of service {service.name}")
+    return App(service.name, (service,), resolve_all((service,)))
 
 
 def _imported(name: str, what: str) -> ModuleType:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
+from bothends.core.retention import Window
 from bothends.errors import PublishError
 from bothends.message import Origin, Record
 
@@ -173,6 +174,11 @@ class Broker(Protocol):
         ...
 
     def delete_topic(self, name: str) -> None: ...
+
+    def window(self, topic: str) -> Window:
+        """How long the topic can still deliver a record, by its settings: what an inbox must outlast [C11]. Raises
+        PublishError where the broker does not answer, with blame PLACE where the topic is missing."""
+        ...
 
     def lag(self, group: str, topics: Sequence[str]) -> list[Lag]: ...
 

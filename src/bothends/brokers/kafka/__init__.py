@@ -10,6 +10,7 @@ from bothends.brokers.kafka.admin import REQUEST_S, KafkaAdmin
 from bothends.brokers.kafka.client import common_settings
 from bothends.brokers.kafka.publisher import KafkaPublisher
 from bothends.brokers.kafka.subscription import KafkaSubscription
+from bothends.core.retention import Window
 from bothends.message import Origin, Record
 from bothends.ports import Features, Lag, Partition, Publisher, StartAt, Subscription, TopicState
 from bothends.urls import mask
@@ -68,6 +69,9 @@ class KafkaBroker:
 
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topic(name)
+
+    def window(self, topic: str) -> Window:
+        return self._admin.window(topic)
 
     def lag(self, group: str, topics: Sequence[str]) -> list[Lag]:
         return self._admin.lag(group, topics)

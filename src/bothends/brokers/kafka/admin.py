@@ -15,12 +15,13 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from bothends.brokers.kafka.blame import error_of, publish_error
 from bothends.brokers.kafka.client import CONSUMER, LOG, ClientLog, refuse_settings
 from bothends.brokers.kafka.records import record_of
+from bothends.core.retention import Window
 from bothends.errors import Blame, ConfigError, PositionLost, PublishError
 from bothends.message import Origin, Record
 from bothends.ports import Lag, TopicState
@@ -106,6 +107,20 @@ class KafkaAdmin:
                 raise PublishError(f"topic {name!r} is {'not usable' if there else 'still there'} after {REQUEST_S:.0f} s",
                                    blame=Blame.PLACE, reason="slow_metadata")
             time.sleep(0.02)
+
+    def window(self, name: str) -> Window:
+        """From ``retention.ms``, ``segment.ms`` and ``cleanup.policy``; how much fits (``retention.bytes``) can only make
+        it shorter."""
+        try:
+            asked = self._client.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name)],
+                                                  request_timeout=REQUEST_S)
+            [found] = [answer.result(REQUEST_S + 1) for answer in asked.values()]
+        except KafkaException as error:
+            raise publish_error(error, f"topic {name!r}") from error
+        keep_ms = int(found["retention.ms"].value)
+        if keep_ms < 0 or "compact" in found["cleanup.policy"].value:
+            return Window(name, None)
+        return Window(name, keep_ms / 1000, int(found["segment.ms"].value) / 1000)
 
     # Positions
 

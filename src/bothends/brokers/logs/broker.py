@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from bothends.brokers.logs.log import LEASE_S, Log, Member
 from bothends.brokers.logs.publisher import LogPublisher
 from bothends.brokers.logs.subscription import LogSubscription
+from bothends.core.retention import Window
 from bothends.errors import Blame, ConfigError, PublishError
 from bothends.message import Origin, Record
 from bothends.ports import Features, Lag, Partition, Publisher, StartAt, Subscription, TopicState
@@ -76,6 +77,9 @@ class LogBroker:
     def delete_topic(self, name: str) -> None:
         with self._using:
             self._log.delete(name)
+
+    def window(self, topic: str) -> Window:
+        return Window(topic, None)  # nothing is removed by age
 
     def lag(self, group: str, topics: Sequence[str]) -> list[Lag]:
         found = []

@@ -1,0 +1,108 @@
+"""Child: the process in which relays and workers run, started by ``supervisor.py`` as a fresh interpreter.
+
+``python -m bothends.child FD``: the task comes over the socket FD. Exit 0: drained; 2: the configuration is wrong, and a
+restart would not help; 1: something broke, and a restart may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from bothends.beats import Link
+from bothends.supervisor import BEAT_S
+from bothends.telemetry import logs
+
+__all__ = ["main"]
+
+EXIT_BROKEN, EXIT_WRONG_USE = 1, 2
+_log = logs.get("child")
+
+
+def main(arguments: list[str]) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which tells us
+    link = Link(int(arguments[0]))
+    task = link.task()
+    logs.setup(task["log_format"], task["log_level"], role=task["role"], pid=os.getpid())
+    state = _State()
+    link.beat(BEAT_S, state.is_alive)
+    from bothends.errors import BothendsError, ConfigError
+
+    try:
+        return asyncio.run(_run(task, link, state))
+    except (ConfigError, ImportError) as error:
+        _log.error("%s", error, exc_info=error if not isinstance(error, BothendsError) else None)
+        return EXIT_WRONG_USE
+    except Exception as error:
+        _log.critical("broke", exc_info=error)
+        return EXIT_BROKEN
+
+
+class _State:
+    """What the beats ask. While the application is being imported there is nothing to ask."""
+
+    def __init__(self) -> None:
+        self.crew: Any = None
+
+    def is_alive(self) -> bool:
+        return self.crew is None or self.crew.is_alive()
+
+
+async def _run(task: Mapping[str, Any], link: Link, state: _State) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    changed = asyncio.Event()
+    # Before the first import of the application: a stop in the middle of a start is a stop.
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    from bothends.apps import load
+    from bothends.errors import ConfigError
+    from bothends.roles import Roles
+
+    app = load(task["app"], task["flags"])
+
+    def tell() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody listens any more
+            loop.call_soon_threadsafe(changed.set)
+
+    async with Roles(app, loop).crew(task, tell) as crew:
+        state.crew = crew
+        crew.start()
+        told = False
+        while not stopping.is_set() and crew.has_work():
+            if not told and crew.is_ready() and crew.first_error() is None:
+                told = True
+                link.ready()
+                _log.info("ready", extra={"host": socket.gethostname(), **crew.describes})
+            if not crew.is_alive():
+                return EXIT_BROKEN
+            changed.clear()
+            waiting = [asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(changed.wait())]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for one in waiting:
+                one.cancel()
+        drained = await asyncio.to_thread(crew.stop, task["stop_timeout_s"])
+        error = crew.first_error()
+    if isinstance(error, ConfigError):
+        return EXIT_WRONG_USE
+    if error is not None or not drained:
+        _exit_with_threads(EXIT_BROKEN if error is not None else 0)
+    return 0
+
+
+def _exit_with_threads(status: int) -> None:
+    """Ends the process though a handler's thread is still running: its transaction is rolled back by the database."""
+    if any(t is not threading.current_thread() and not t.daemon for t in threading.enumerate()):
+        _log.warning("a handler is still running: its message is released and will run again")
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

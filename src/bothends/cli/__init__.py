@@ -1,0 +1,84 @@
+"""The command line: one module per group of commands. ``main`` turns errors into two lines and an exit status [A20]."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+import click
+import typer
+
+from bothends.cli import dead, health, init, keys, processes, purge, schema, status, topics
+from bothends.cli.output import complain
+from bothends.errors import Blame, BothendsError
+
+__all__ = ["app", "main"]
+
+EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    name="bothends", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Reliable events between services: state and event commit together, every event arrives, nothing happens twice.",
+)
+
+
+@app.callback()
+def _options(debug: bool = typer.Option(False, "--debug", help="Show tracebacks.")) -> None:
+    if debug:
+        os.environ["BOTHENDS_DEBUG"] = "1"
+
+
+for module in (processes, status, health, init, purge):
+    module.register(app)
+app.add_typer(dead.app, name="dead", help="Dead letters: what was given up on.")
+app.add_typer(keys.app, name="keys", help="Keys that wait: retrying, or held behind a dead letter.")
+app.add_typer(topics.app, name="topics", help="The topics that the application uses.")
+app.add_typer(schema.app, name="schema", help="Our tables in the services' databases.")
+if importlib.util.find_spec("bothends.cli.demo") is not None:
+    importlib.import_module("bothends.cli.demo").register(app)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one command and exits: 0 done, 1 failed or findings, 2 wrong use or wrong configuration."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """``main`` without the exit: the status."""
+    debug = "--debug" in arguments or bool(os.environ.get("BOTHENDS_DEBUG"))
+    try:
+        status_ = app(arguments, standalone_mode=False)
+        return status_ if isinstance(status_, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        complain("interrupted: nothing more was done")
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "bothends"
+        complain(error.format_message(), f"`{where} --help` shows how it is used")
+        return EXIT_WRONG_USE
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except BothendsError as error:
+        if debug:
+            raise
+        return _ours(error)
+    except ImportError as error:
+        if debug:
+            raise
+        complain(f"the application cannot be imported: {error}", "run it with --debug to see where")
+        return EXIT_WRONG_USE
+    except Exception as error:
+        if debug:
+            raise
+        complain(f"{type(error).__name__}: {error}", "run it with --debug to see where")
+        return EXIT_FAILED
+
+
+def _ours(error: BothendsError) -> int:
+    what, _, fix = str(error).partition("; ")
+    complain(what, fix or None)
+    return EXIT_FAILED if error.blame in (Blame.DATABASE, Blame.BROKER, Blame.PLACE) else EXIT_WRONG_USE

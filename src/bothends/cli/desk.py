@@ -1,0 +1,144 @@
+"""Desk: what every command works with: the application, its databases and brokers, opened when they are first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from bothends.admin.acts import Act, in_transaction, os_user
+from bothends.apps import App, load
+from bothends.brokers import open_broker
+from bothends.config import app_name, need_broker, need_database
+from bothends.errors import BothendsError, ConfigError, PublishError
+from bothends.ports import Broker
+from bothends.service import Service
+from bothends.stores import Store, open_store
+from bothends.stores.connection import Connection
+from bothends.stores.steps import Steps, run
+from bothends.urls import mask
+
+__all__ = [
+    "AppArgument", "AppOption", "By", "Database", "Desk", "Json", "Reason", "ServiceOption", "Yes", "desk",
+]
+
+T = TypeVar("T")
+
+AppArgument = Annotated[str | None, typer.Argument(metavar="APP", help="module or module:name; default BOTHENDS_APP.")]
+AppOption = Annotated[str | None, typer.Option("--app", metavar="APP", help="module or module:name; default BOTHENDS_APP.")]
+ServiceOption = Annotated[str | None, typer.Option("--service", help="Only this service.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
+By = Annotated[str | None, typer.Option("--by", help="Who acts; default: the user of the operating system.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; kept in the audit row.")]
+
+
+@dataclass(eq=False)
+class Database:
+    """One database with our tables, as a command sees it."""
+
+    name: str
+    store: Store
+    connection: Connection
+
+    def ask(self, steps: Steps[T]) -> T:
+        """Reads."""
+        return run(steps, self.connection)
+
+    def act(self, make: Callable[[], Steps[T]]) -> T:
+        """Changes something, in one transaction."""
+        return in_transaction(self.connection, make)
+
+
+class Desk:
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self._databases: dict[tuple[str, str], Database] = {}
+        self._brokers: dict[str, Broker] = {}
+
+    def database(self, service: Service) -> Database:
+        """The service's database. ConfigError where our tables are missing."""
+        url = need_database(self.app.settings[service.name])
+        key = (url, service.schema)
+        if key not in self._databases:
+            store = open_store(url, service.schema)
+            connection = store.connect(name="bothends cli")
+            self._databases[key] = Database(service.name, store, connection)
+            if not connection.execute(store.admin.exists()).rows[0][0]:
+                raise ConfigError(
+                    f"{mask(url)} has no tables of bothends (schema {service.schema}); "
+                    f"run `bothends schema apply {self.app.name}`")
+        return self._databases[key]
+
+    def databases(self, service: str | None = None) -> list[Database]:
+        """Each distinct database of the application, or of one service."""
+        chosen = self.app.services if service is None else (self.app.service(service),)
+        return list(dict.fromkeys(self.database(one) for one in chosen))
+
+    def one_database(self, service: str | None, what: str) -> Database:
+        """For changes: the only database, or the one of ``service``. Never a guess."""
+        found = self.databases(service)
+        if len(found) > 1:
+            names = ", ".join(one.name for one in found)
+            raise ConfigError(f"{what} is ambiguous: the services have databases of their own; add --service ({names})")
+        return found[0]
+
+    def broker(self, service: Service) -> Broker:
+        url = need_broker(self.app.settings[service.name])
+        if url not in self._brokers:
+            self._brokers[url] = open_broker(url)
+        return self._brokers[url]
+
+    def broker_or_none(self, service: Service) -> Broker | None:
+        """The broker if it is configured and answers within two seconds: for numbers that can be left out."""
+        try:
+            broker = self.broker(service)
+            broker.ping(2.0)
+        except (ConfigError, PublishError):
+            return None
+        return broker
+
+    def consumer(self, name: str) -> tuple[Service, str]:
+        """The service of a consumer, and the consumer's full name (with the environment's prefix). ``stock`` is enough
+        where only one service has it."""
+        owner, dot, _ = name.partition(".")
+        if dot:
+            service = self.app.service(owner)
+        else:
+            having = [s for s in self.app.services if name in s.consumers]
+            if len(having) != 1:
+                raise ConfigError(f"no single service has a consumer {name!r}; write service.consumer")
+            service, name = having[0], f"{having[0].name}.{name}"
+        return service, self.app.settings[service.name].group_prefix + name
+
+    def close(self) -> None:
+        for database in self._databases.values():
+            database.connection.close()
+        for broker in self._brokers.values():
+            broker.close()
+
+
+@contextmanager
+def desk(app: str | None, flags: dict[str, Any] | None = None) -> Iterator[Desk]:
+    """Loads the application; closes what was opened."""
+    found = Desk(load(app_name(app), flags))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def act(by: str | None, reason: str) -> Act:
+    return Act(by or os_user(), reason)
+
+
+def each(found: Iterator[Database], ask: Callable[[Database], T]) -> Iterator[tuple[Database, T | BothendsError]]:
+    """Asks each database; one that cannot be reached does not hide the others."""
+    for database in found:
+        try:
+            yield database, ask(database)
+        except BothendsError as error:
+            yield database, error

@@ -1,0 +1,99 @@
+"""Output: tables for people, JSON for programs, two lines for errors, and the question before a change."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+__all__ = ["ask", "as_json", "complain", "duration", "progress", "say", "table"]
+
+
+def _console(error: bool = False) -> Console:
+    stream = sys.stderr if error else sys.stdout
+    return Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
+
+
+def as_json(value: object) -> None:
+    """One JSON document on one line of stdout. ASCII: safe for any terminal and any key."""
+    print(json.dumps(value, default=str), flush=True)
+
+
+def say(text: str = "") -> None:
+    """One line on stdout, as it is."""
+    _console().print(escape(text))
+
+
+def complain(what: str, fix: str | None = None) -> None:
+    """What is wrong, and below it what to do, on stderr."""
+    console = _console(error=True)
+    console.print(f"[bold red]error:[/] {escape(what)}")
+    if fix:
+        console.print(f"  [bold]do:[/] {escape(fix)}")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing") -> None:
+    """Rows for people; numbers to the right, None as an empty cell. Without a terminal: tabs, for cut and awk."""
+    lines = [[("" if cell is None else str(cell)) for cell in row] for row in rows]
+    if not lines:
+        say(empty)
+        return
+    if not sys.stdout.isatty():
+        for line in [list(columns), *lines]:
+            print("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in line))
+        return
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for n, column in enumerate(columns):
+        numeric = all(line[n].replace(".", "", 1).lstrip("-").isdigit() or not line[n] for line in lines)
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for line in lines:
+        made.add_row(*(escape(cell) for cell in line))
+    _console().print(made)
+
+
+def fields(values: Mapping[str, Any]) -> None:
+    """One thing, a line per field."""
+    width = max((len(name) for name in values), default=0)
+    for name, value in values.items():
+        if value not in (None, "", [], {}):
+            say(f"{name.replace('_', ' ').ljust(width)}  {value}")
+
+
+def duration(seconds: float | None) -> str | None:
+    """``1.5 s``, ``4 min``, ``3 h``, ``2 d``."""
+    if seconds is None:
+        return None
+    for unit, length in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def ask(question: str, yes: bool) -> None:
+    """Asks on a terminal; off it, ``--yes`` must have answered. Declined: nothing is done, exit 1."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} This needs --yes where there is no terminal to ask at.")
+    if not click.confirm(question, err=True):
+        raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Any]:
+    """A progress bar on stderr where that is a terminal; ``advance(n)`` moves it."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=_console(error=True), transient=True, disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda n=1: bar.advance(task, n)

@@ -1,0 +1,89 @@
+"""``schema``: apply, status, sql."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import click
+import typer
+
+from bothends.apps import App, load
+from bothends.cli.desk import AppArgument, AppOption, Json, ServiceOption
+from bothends.cli.output import as_json, say, table
+from bothends.config import app_name, need_database
+from bothends.stores import Store, open_store
+from bothends.stores import schema as tables
+from bothends.urls import mask
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True)
+
+
+def _stores(given: str | None, service: str | None) -> list[tuple[str, Store]]:
+    loaded: App = load(app_name(given))
+    found: dict[tuple[str, str], tuple[str, Store]] = {}
+    for one in loaded.services if service is None else (loaded.service(service),):
+        url = need_database(loaded.settings[one.name])
+        found.setdefault((url, one.schema), (one.name, open_store(url, one.schema)))
+    return list(found.values())
+
+
+@app.command("apply")
+def apply_(
+    app_: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None, json: Json = False,
+    to: Annotated[int | None, typer.Option("--to", min=0, help="Version to go to, up or down; default: the newest.")] = None,
+) -> None:
+    """Make or upgrade our tables in each database of APP; any number may run at once."""
+    rows = [{"service": name, "database": mask(store.url), "applied": tables.apply(store, to)}
+            for name, store in _stores(app_ or app_option, service)]
+    if json:
+        as_json(rows)
+        return
+    for row in rows:
+        say(f"{row['service']}: {', '.join(row['applied']) or 'up to date'} ({row['database']})")
+
+
+@app.command("status")
+def status_(
+    app_: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None, json: Json = False,
+) -> None:
+    """Which version each database has. Exit 1 where one lacks a migration."""
+    rows: list[dict[str, Any]] = []
+    for name, store in _stores(app_ or app_option, service):
+        found = tables.status(store)
+        rows.append({"service": name, "database": mask(store.url), "version": found.version, "latest": found.latest,
+                     "pending": list(found.pending), "ok": found.ok})
+    if json:
+        as_json(rows)
+    else:
+        table(("service", "version", "latest", "pending", "database"),
+              [[r["service"], r["version"], r["latest"], ", ".join(r["pending"]), r["database"]] for r in rows])
+    raise typer.Exit(0 if all(row["ok"] for row in rows) else 1)
+
+
+@app.command("sql")
+def sql_(
+    app_: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None,
+    grants: Annotated[str, typer.Option(
+        "--grants", help="app=ROLE,relay=ROLE: rights for a role that adds events, and for one that relays and works.")] = "",
+    since: Annotated[int, typer.Option("--since", min=0, help="The version that the database has.")] = 0,
+) -> None:
+    """The same as SQL text, for a person or a migration tool."""
+    roles = _roles(grants)
+    for name, store in _stores(app_ or app_option, service):
+        print(f"-- service {name}, {store.dialect}")
+        print(tables.script("sqlite" if store.dialect == "sqlite" else "postgresql", store.schema, since=since))
+        if store.dialect == "postgresql":
+            for role, what in roles:
+                print(tables.grants(store.schema, role, "add" if what == "app" else "run"))
+
+
+def _roles(text: str) -> list[tuple[str, str]]:
+    found = []
+    for part in filter(None, text.split(",")):
+        what, _, role = part.partition("=")
+        if what not in ("app", "relay", "work") or not role:
+            raise click.UsageError("--grants takes app=ROLE, relay=ROLE and work=ROLE, with commas")
+        found.append((role, what))
+    return found

@@ -1,0 +1,97 @@
+"""``status``, ``trace`` and ``config``: reading commands. Exit 0 whatever they show."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from bothends.admin import trace as acts
+from bothends.apps import load
+from bothends.cli.desk import AppArgument, AppOption, Json, ServiceOption, desk
+from bothends.cli.numbers import read
+from bothends.cli.output import as_json, duration, say, table
+from bothends.config import app_name, shown, unknown_variables
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (status, trace, config):
+        app.command()(command)
+
+
+def status(
+    app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None, json: Json = False,
+) -> None:
+    """What waits, how old it is, how far consumers are behind, what is parked and dead, and when it will be done."""
+    with desk(app or app_option) as found:
+        numbers = read(found, service)
+    if json:
+        as_json(numbers)
+        return
+    for outbox in numbers["outboxes"]:
+        if "error" in outbox:
+            say(f"outbox {outbox['name']}: {outbox['error']}")
+            continue
+        plus = "+" if outbox["at_least"] else ""
+        say(f"outbox {outbox['name']}: {outbox['waiting']}{plus} waiting, {outbox['held']} held, {outbox['dead']} dead, "
+            f"{outbox['delayed']} delayed; in {outbox['in_per_s']}/s, out {outbox['out_per_s']}/s, {_drained(outbox)}; "
+            f"{len(outbox['relays'])} relays")
+        table(("topic", "waiting", "oldest", "held", "dead"),
+              [[t["topic"], t["waiting"], duration(t["oldest_age_s"]), t["held"], t["dead"]] for t in outbox["topics"]],
+              empty="  nothing waits")
+    say()
+    table(("consumer", "lag", "handled/s", "drained", "parked keys", "parked", "held", "dead", "oldest dead", "owner"),
+          [[c["consumer"], c["lag"], c["processed_per_s"], _drained(c), c["parked_keys"], c["parked"], c["held_keys"],
+            c["dead"], duration(c["oldest_dead_age_s"]), c["owner"]] for c in numbers["consumers"]],
+          empty="no consumer has run yet")
+    for problem in numbers["problems"]:
+        say(problem)
+
+
+def _drained(numbers: dict[str, Any]) -> str:
+    left = numbers["drain_s"]
+    if left is None:
+        return "not draining"
+    return "drained" if left == 0 else f"drained in {duration(left)}"
+
+
+def trace(
+    event_id: Annotated[str, typer.Argument(metavar="ID")], app: AppOption = None, service: ServiceOption = None,
+    json: Json = False,
+) -> None:
+    """The life of one event: outbox, inboxes, retries, dead letters, effects, and what it caused."""
+    rows: list[dict[str, Any]] = []
+    with desk(app) as found:
+        for database in found.databases(service):
+            rows += [{"service": database.name, **row} for row in database.ask(acts.trace(database.store.admin, event_id))]
+    if json:
+        as_json(rows)
+        return
+    for row in rows:
+        say(f"{row.get('at') or '':27}  {row['service']}: {row['place']}  " + "  ".join(
+            f"{name}={value}" for name, value in row.items()
+            if name not in ("service", "place", "at") and value not in (None, "")))
+    if not rows:
+        say(f"nothing is known of {event_id}: it was never added, or it was purged since")
+
+
+def config(
+    app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None, json: Json = False,
+) -> None:
+    """Each setting and where it came from, secrets masked."""
+    loaded = load(app_name(app or app_option))
+    chosen = loaded.services if service is None else (loaded.service(service),)
+    unknown = unknown_variables(loaded.services)
+    if json:
+        as_json({
+            "app": loaded.name, "unknown_variables": unknown,
+            "services": {s.name: {name: {"value": value, "from": origin}
+                                  for name, value, origin in shown(loaded.settings[s.name])} for s in chosen}})
+        return
+    for one in chosen:
+        say(f"service {one.name}")
+        table(("setting", "value", "from"), shown(loaded.settings[one.name]))
+    for name in unknown:
+        say(f"{name} sets nothing: no setting has this name")

@@ -1,0 +1,178 @@
+"""Roles: which relays and workers a process runs for an application, made from its declarations and settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from bothends.admin.topics import declared
+from bothends.apps import App, OutboxOf
+from bothends.brokers import open_broker
+from bothends.config import need_broker, need_database
+from bothends.crew import Crew, Member
+from bothends.errors import ConfigError
+from bothends.ports import Broker
+from bothends.purger import Purger
+from bothends.relay import Relay, RelaySettings
+from bothends.relay.events import PlaceAway
+from bothends.runtime import Membership, directory
+from bothends.service import Consumer, Service
+from bothends.settings import Settings
+from bothends.stores import Store, open_store
+from bothends.telemetry import logs
+from bothends.urls import mask
+
+__all__ = ["Roles"]
+
+_log = logs.get("roles")
+
+
+class Roles:
+    """Makes the crew of one process. ``loop`` runs the coroutines of asynchronous handlers and lifespans."""
+
+    def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
+        self._app, self._loop = app, loop
+        self._brokers: dict[str, Broker] = {}
+        self._stores: dict[tuple[str, str], Store] = {}
+
+    @contextlib.asynccontextmanager
+    async def crew(self, task: Mapping[str, Any], changed: Callable[[], None]) -> AsyncIterator[Crew]:
+        """``task``: ``role`` (``relay``, ``work`` or ``both``), ``service``, ``consumers``, ``member``, ``purges``,
+        ``adopt``, ``stop_timeout_s``. Lifespans are entered here and left when the crew has stopped.
+
+        Raises ConfigError for what can never work: no consumer, no URL, a broker that is not on record.
+        """
+        members: list[Member] = []
+        describes: dict[str, Any] = {}
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._close)
+            if task["role"] in ("relay", "both"):
+                outboxes = self._app.outboxes(task.get("service"))
+                members += [self._relay(outbox, task) for outbox in outboxes]
+                describes["outboxes"] = [outbox.name for outbox in outboxes]
+            if task["role"] in ("work", "both"):
+                consumers = self._app.consumers(task.get("service"), task.get("consumers") or ())
+                membership = self._membership(consumers, task.get("member"))
+                stack.callback(membership.release)
+                resources = await self._lifespans(stack, consumers)
+                members += [
+                    self._worker(consumer, membership.index, resources.get(consumer.service.name), task)
+                    for consumer in consumers
+                ]
+                if task.get("purges", True):
+                    members += self._purgers(consumers)
+                describes |= {"consumers": [c.name for c in consumers], "member": membership.index}
+            await asyncio.to_thread(self._check_topics)
+            yield Crew(members, changed, describes)
+
+    def _close(self) -> None:
+        for broker in self._brokers.values():
+            broker.close()
+
+    def broker(self, settings: Settings) -> Broker:
+        url = need_broker(settings)
+        if url not in self._brokers:
+            self._brokers[url] = open_broker(url)
+        return self._brokers[url]
+
+    def store(self, settings: Settings, schema: str) -> Store:
+        key = (need_database(settings), schema)
+        if key not in self._stores:
+            self._stores[key] = open_store(*key)
+        return self._stores[key]
+
+    def _relay(self, outbox: OutboxOf, task: Mapping[str, Any]) -> Member:
+        settings = outbox.settings
+        urls = {need_broker(self._app.settings[service.name]) for service in outbox.services}
+        if len(urls) > 1:
+            shown = ", ".join(sorted(map(mask, urls)))
+            raise ConfigError(f"the services {outbox.name} share one outbox but name different brokers: {shown}")
+        broker = self.broker(settings)
+        relay = Relay(
+            self.store(settings, outbox.schema), broker, name=f"{socket.gethostname()}-{outbox.name}",
+            publish=outbox.services[0].publish,
+            settings=RelaySettings(
+                lease_s=settings.lease_s, renew_s=settings.lease_s / 4, batch_max=settings.relay_batch_max,
+                poll_busy_s=settings.poll_busy_s, poll_idle_s=settings.poll_idle_s, adopt=bool(task.get("adopt")),
+                runtime_dir=settings.runtime_dir),
+            observe=_Topics(broker, settings).observe if settings.create_topics else None,
+        )
+
+        def run(stop: threading.Event, ready: threading.Event) -> None:
+            relay.run(stop, ready, stop_timeout_s=float(task["stop_timeout_s"]))
+
+        return Member(f"relay {outbox.name}", run)
+
+    def _worker(self, consumer: Consumer, index: int, resources: Any, task: Mapping[str, Any]) -> Member:
+        from bothends.worker import Worker
+
+        settings = self._app.settings[consumer.service.name]
+        worker = Worker(
+            consumer, self.store(settings, consumer.service.schema), self.broker(settings),
+            prefix=settings.group_prefix, member=f"{socket.gethostname()}-{index}", lease_s=settings.lease_s,
+            loop=self._loop, resources=resources,
+        )
+
+        def run(stop: threading.Event, ready: threading.Event) -> None:
+            worker.run(stop, ready, stop_timeout_s=float(task["stop_timeout_s"]))
+
+        return Member(f"worker {consumer.name}", run)
+
+    def _purgers(self, consumers: Sequence[Consumer]) -> list[Member]:
+        members = []
+        by_service: dict[Service, list[Consumer]] = {}
+        for consumer in consumers:
+            by_service.setdefault(consumer.service, []).append(consumer)
+        for service, mine in by_service.items():
+            settings = self._app.settings[service.name]
+            purger = Purger(self.store(settings, service.schema), self.broker(settings), mine, settings)
+            purger.check()
+            if settings.purge_interval_s > 0:
+                members.append(Member(f"purger {service.name}", purger.run))
+        return members
+
+    def _membership(self, consumers: Sequence[Consumer], index: int | None) -> Membership:
+        settings = [self._app.settings[c.service.name] for c in consumers]
+        groups = [s.group_prefix + c.name for s, c in zip(settings, consumers, strict=True)]
+        return Membership(groups, directory(settings[0].runtime_dir), index=index)
+
+    async def _lifespans(self, stack: contextlib.AsyncExitStack, consumers: Sequence[Consumer]) -> dict[str, Any]:
+        """What each service's lifespan yields, entered once per process, on the loop of the handlers [A17]."""
+        resources: dict[str, Any] = {}
+        for service in dict.fromkeys(consumer.service for consumer in consumers):
+            if service.lifespan is not None:
+                resources[service.name] = await stack.enter_async_context(service.lifespan())
+        return resources
+
+    def _check_topics(self) -> None:
+        for service in self._app.services:
+            settings = self._app.settings[service.name]
+            if settings.create_topics and settings.broker_url:
+                for topic in declared(service):
+                    if self.broker(settings).create_topic(topic, settings.partitions):
+                        _log.info("topic created", extra={"topic": topic, "partitions": settings.partitions})
+
+
+class _Topics:
+    """Makes topics that a relay finds missing: those that only ``add`` knew. For development (``--create-topics``)."""
+
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        self._broker, self._settings = broker, settings
+        self._asked: set[str] = set()
+
+    def observe(self, event: object) -> None:
+        if isinstance(event, PlaceAway) and event.topic not in self._asked and len(self._asked) < 10_000:
+            self._asked.add(event.topic)
+            threading.Thread(target=self._create, args=(event.topic,), name="bothends-topic", daemon=True).start()
+
+    def _create(self, topic: str) -> None:
+        try:
+            if self._broker.create_topic(topic, self._settings.partitions):
+                _log.info("topic created", extra={"topic": topic, "partitions": self._settings.partitions})
+        except Exception as error:
+            self._asked.discard(topic)
+            _log.warning("topic cannot be created", extra={"topic": topic, "error": str(error)})
