@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["demo"]
+__all__ = ["demo", "register"]
 
 EVENTS = 2_000
 """Orders that are made without a file: enough for some seconds of work."""
@@ -91,3 +91,7 @@ def _checked(url: str | None, option: str, scheme: str) -> str | None:
     if not normal.startswith(f"{scheme}://"):
         raise typer.BadParameter(f"{scheme}://... or nothing (files of its own)", param_hint=option)
     return normal
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)

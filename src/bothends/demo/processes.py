@@ -75,6 +75,11 @@ class Process:
         if self.running is None:
             return True
         self.running.terminate()
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float) -> bool:
+        """For the end that SIGTERM has asked for; once only, for a second one would cut the first's work short."""
+        assert self.running is not None
         try:
             self.running.wait(timeout_s)
             return True
@@ -155,4 +160,4 @@ class Fleet:
             process.running.terminate()
         deadline = time.monotonic() + STOP_S
         for process in running:
-            process.stop(max(0.1, deadline - time.monotonic()))
+            process.wait(max(0.1, deadline - time.monotonic()))
