@@ -1,0 +1,424 @@
+"""Seats: where acts are carried out. One database connection, and the handlers that run on it, sync or async."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from bothends.acts import Act, Acts, Call, Called, Do, Pause, Released, TransactionIs, drive, drive_async
+from bothends.contexts import AsyncContext, Context
+from bothends.core.consuming import HandlerTimeout
+from bothends.errors import ConfigError, StoreUnavailable
+from bothends.guards import guard_of, guarded_class
+from bothends.isolation import Isolation
+from bothends.scopes import AsyncEffectsScope, EffectsScope, RunScope, Tools
+from bothends.sessions import AsyncSessions, Sessions
+from bothends.stores.connection import AsyncConnection, Connection
+from bothends.stores.steps import Sql
+
+if TYPE_CHECKING:
+    from bothends.deliveries import Delivery
+    from bothends.engine import Plan
+
+__all__ = ["AsyncSeat", "Seat", "check_middleware"]
+
+
+def check_middleware(plan: Plan) -> None:
+    """Raises ConfigError for a coroutine function around handlers that are not."""
+    if plan.consumer.is_async:
+        return
+    for function in plan.consumer.service.middleware:
+        if inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                f"middleware {function.__qualname__} is a coroutine function, but the handlers of {plan.consumer.name} are not; "
+                f"write def {function.__name__}(event, ctx, call_next): return call_next(event, ctx)"
+            )
+
+
+class _Common:
+    """What both kinds of seats share: whether the worker may go on, and what is running now."""
+
+    def __init__(
+        self, plan: Plan, *, resources: Any = None, isolation: Isolation | None = None,
+        fence: Callable[[], bool] = lambda: False, stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.plan = plan
+        self.resources = resources
+        self.isolation = isolation if isolation is not None else Isolation()
+        self.fenced = fence
+        """Whether the work in hand was taken from this worker."""
+        self.stopping = stopping
+        self.running: tuple[Delivery, float] | None = None
+        """The message whose handler runs now, and since when (monotonic seconds)."""
+        self.scope: RunScope | None = None
+        self.secluded = False
+        self.begun_at: float | None = None
+        """Since when a transaction is open (monotonic seconds)."""
+
+    def _fence(self) -> None:
+        if self.fenced():
+            raise Released("the partition was given up, or the process is stopping")
+
+    def _quiet(self) -> None:
+        if self.secluded:
+            return
+        self.isolation.unshare()
+        if not self.isolation.seclude(lambda: self.stopping() or self.fenced()):
+            self._share()
+            raise Released("the process is stopping")
+        self.secluded = True
+
+    def _loud(self) -> None:
+        if self.secluded:
+            self.secluded = False
+            self.isolation.unseclude()
+            self._share()
+
+    def _share(self) -> None:
+        while not self.isolation.share(lambda: False):
+            pass  # pragma: no cover - it only gives up when asked to
+
+    def _ending(self, connection: Connection | AsyncConnection) -> None:
+        self.begun_at = None
+        guard_of(connection.driver).guard(False)
+
+    def _chain(self, function: Callable[..., Any], takes_context: bool) -> Callable[[Any, Any], Any]:
+        """The handler within the service's middleware, the first one outermost."""
+        call: Callable[[Any, Any], Any] = function if takes_context else (lambda event, ctx: function(event))
+        for middleware in reversed(self.plan.consumer.service.middleware):
+            call = _wrapped(middleware, call)
+        return call
+
+
+def _wrapped(middleware: Callable[..., Any], call_next: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def call(event: Any, ctx: Any) -> Any:
+        return middleware(event, ctx, call_next)
+
+    return call
+
+
+def _transaction(connection: Connection | AsyncConnection) -> TransactionIs:
+    """The state of the transaction as the driver knows it, without asking the database."""
+    info = getattr(connection.driver, "info", None)
+    if info is None:
+        return TransactionIs.OPEN if connection.in_transaction() else TransactionIs.ENDED
+    status = info.transaction_status.name
+    return {"INTRANS": TransactionIs.OPEN, "IDLE": TransactionIs.ENDED}.get(status, TransactionIs.FAILED)
+
+
+class Seat(_Common):
+    """Synchronous handlers, on the thread that drives. A lost connection is made anew by ``connect``."""
+
+    def __init__(self, plan: Plan, **options: Any) -> None:
+        super().__init__(plan, **options)
+        self.connection: Connection | None = None
+        self._sessions: Sessions | None = None
+        self._tools: Tools | None = None
+        self._handlers: dict[int, Callable[[Any, Any], Any]] = {}
+        self._abandoned = threading.Event()
+
+    def connect(self) -> None:
+        """Raises StoreUnavailable."""
+        if self.connection is not None and self.connection.usable():
+            return
+        self.close()
+        plan = self.plan
+        connection = plan.store.connect(
+            name=f"bothends {plan.consumer.name}", factory=guarded_class(plan.store.dialect, is_async=False),
+        )
+        try:
+            factory = plan.consumer.service.session_factory
+            if factory is not None:
+                self._sessions = Sessions(plan.consumer.name, factory, plan.store.dialect, connection.driver)
+        except BaseException:
+            connection.close()
+            raise
+        self.connection = connection
+        self._tools = Tools(plan, connection, self._sessions.make if self._sessions else None, _nothing, self._leave)
+
+    def close(self) -> None:
+        connection, self.connection, self._sessions, self._tools = self.connection, None, None, None
+        if connection is not None:
+            guard_of(connection.driver).guarded = False
+            with contextlib.suppress(Exception):  # it is gone either way
+                connection.close()
+
+    def drive(self, acts: Acts[None]) -> None:
+        """Carries out ``acts``. Raises StoreUnavailable, Released."""
+        if not self.isolation.share(lambda: self.stopping() or self.fenced()):
+            acts.close()
+            raise Released("the process is stopping")
+        try:
+            self.connect()
+            drive(acts, self)
+        finally:
+            self._loud()
+            self.isolation.unshare()
+
+    def perform(self, act: Act) -> Any:
+        connection = self.connection
+        if connection is None:
+            raise StoreUnavailable("the connection is closed")
+        if isinstance(act, Sql):
+            return connection.execute(act)
+        if isinstance(act, Call):
+            return self._call(act, connection)
+        if isinstance(act, Pause):
+            time.sleep(act.seconds)
+        elif act is Do.BEGIN:
+            connection.begin()
+            self.begun_at = time.monotonic()
+        elif act is Do.COMMIT:
+            self._ending(connection)
+            connection.commit()
+            self._leave()
+        elif act is Do.ROLLBACK:
+            self._ending(connection)
+            connection.rollback()
+            self._leave()
+        elif act is Do.FENCE:
+            self._fence()
+        elif act is Do.QUIET:
+            self._quiet()
+        else:
+            self._loud()
+        return None
+
+    def _leave(self) -> None:
+        # After our own COMMIT or ROLLBACK: what SQLAlchemy then rolls back is nothing.
+        if self._sessions is not None:
+            self._sessions.end()
+
+    def _call(self, act: Call, connection: Connection) -> Called:
+        delivery = act.delivery
+        handler = delivery.handler
+        assert handler is not None
+        assert delivery.message is not None
+        assert self._tools is not None
+        guard = guard_of(connection.driver)
+        enter = act.enter
+        scope: RunScope
+        if enter is None:
+            guard.guard(True)
+            scope = RunScope(self._tools, delivery)
+        else:
+            def begin() -> None:
+                drive(enter(delivery), self)
+                guard.guard(True)
+
+            scope = EffectsScope(self._tools, delivery, begin)
+        context: Context[Any] = Context(
+            scope, message=delivery.message, attempt=delivery.attempts + 1, resources=self.resources,
+        )
+        call = self._handlers.get(id(handler))
+        if call is None:
+            call = self._handlers[id(handler)] = self._chain(handler.function, handler.takes_context)
+        error: BaseException | None = None
+        self.scope, self.running = scope, (delivery, time.monotonic())
+        try:
+            call(delivery.event, context)
+            if scope.open_session is not None:
+                scope.open_session.flush()
+        except BaseException as raised:
+            error = raised
+        finally:
+            self.running = None
+        if self._abandoned.is_set():
+            raise Released("the run took too long and was given up")
+        if scope.open_session is not None:
+            error = _closed(scope.open_session, error)
+        return Called(
+            error, scope.drafts, _transaction(connection), connection.usable(), scope.begun, guard.tripped,
+        )
+
+    def abandon(self) -> None:
+        """From another thread: the handler that runs now never gets to commit. Its statements fail, its transaction is
+        rolled back by the database."""
+        self._abandoned.set()
+        connection = self.connection
+        if connection is not None:
+            _cut(connection)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _closed(session: Any, error: BaseException | None) -> BaseException | None:
+    """Closes a handler's session. Its own trouble with closing counts only where nothing else went wrong."""
+    try:
+        session.close()
+    except Exception as closing:
+        return error if error is not None else closing
+    return error
+
+
+def _cut(connection: Connection) -> None:
+    """Ends a connection that another thread is using."""
+    with contextlib.suppress(Exception):  # whatever is in the way, the next statement fails
+        connection.cancel()
+    fileno = getattr(connection.driver, "fileno", None)
+    if fileno is not None:
+        import os
+        import socket
+
+        with contextlib.suppress(Exception):
+            twin = socket.socket(fileno=os.dup(fileno()))
+            twin.shutdown(socket.SHUT_RDWR)
+            twin.close()
+        return
+    with contextlib.suppress(Exception):
+        guard_of(connection.driver).guarded = False
+        connection.driver.rollback()
+        connection.close()
+
+
+class AsyncSeat(_Common):
+    """Coroutine handlers, on the event loop that ``drive`` runs on."""
+
+    def __init__(self, plan: Plan, **options: Any) -> None:
+        super().__init__(plan, **options)
+        self.connection: AsyncConnection | None = None
+        self._sessions: AsyncSessions | None = None
+        self._tools: Tools | None = None
+        self._handlers: dict[int, Callable[[Any, Any], Any]] = {}
+        self.cancelled = False
+        """Set before the run is cancelled from outside, so that it is not taken for the handler's own."""
+
+    async def connect(self) -> None:
+        if self.connection is not None and self.connection.usable():
+            return
+        await self.close()
+        plan = self.plan
+        connection = await plan.store.connect_async(
+            name=f"bothends {plan.consumer.name}", factory=guarded_class(plan.store.dialect, is_async=True),
+        )
+        try:
+            factory = plan.consumer.service.session_factory
+            if factory is not None:
+                self._sessions = AsyncSessions(plan.consumer.name, factory, plan.store.dialect, connection.driver)
+                await self._sessions.prepare()
+        except BaseException:
+            await connection.close()
+            raise
+        self.connection = connection
+        self._tools = Tools(plan, connection, self._sessions.make if self._sessions else None, self._join, self._leave)
+
+    async def close(self) -> None:
+        connection, self.connection, self._sessions, self._tools = self.connection, None, None, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                guard_of(connection.driver).guarded = False
+                await connection.close()
+
+    async def drive(self, acts: Acts[None]) -> None:
+        await self.connect()
+        await drive_async(acts, self)
+
+    async def perform(self, act: Act) -> Any:
+        connection = self.connection
+        if connection is None:
+            raise StoreUnavailable("the connection is closed")
+        if isinstance(act, Sql):
+            return await connection.execute(act)
+        if isinstance(act, Call):
+            return await self._call(act, connection)
+        if isinstance(act, Pause):
+            await asyncio.sleep(act.seconds)
+        elif act is Do.BEGIN:
+            await connection.begin()
+            self.begun_at = time.monotonic()
+        elif act is Do.COMMIT:
+            self._ending(connection)
+            await connection.commit()
+            await self._leave()
+        elif act is Do.ROLLBACK:
+            self._ending(connection)
+            await connection.rollback()
+            await self._leave()
+        elif act is Do.FENCE:
+            self._fence()
+        elif act is Do.QUIET:
+            await asyncio.to_thread(self._quiet)
+        else:
+            await asyncio.to_thread(self._loud)
+        return None
+
+    async def _join(self) -> None:
+        if self._sessions is not None:
+            await self._sessions.join()
+
+    async def _leave(self) -> None:
+        if self._sessions is not None:
+            await self._sessions.end()
+
+    async def _call(self, act: Call, connection: AsyncConnection) -> Called:
+        delivery = act.delivery
+        handler = delivery.handler
+        assert handler is not None
+        assert delivery.message is not None
+        assert self._tools is not None
+        guard = guard_of(connection.driver)
+        enter = act.enter
+        scope: RunScope
+        if enter is None:
+            await self._join()
+            guard.guard(True)
+            scope = RunScope(self._tools, delivery)
+        else:
+            async def begin() -> None:
+                await drive_async(enter(delivery), self)
+                await self._join()
+                guard.guard(True)
+
+            scope = AsyncEffectsScope(self._tools, delivery, begin)
+        context: AsyncContext[Any] = AsyncContext(
+            scope, message=delivery.message, attempt=delivery.attempts + 1, resources=self.resources,
+        )
+        call = self._handlers.get(id(handler))
+        if call is None:
+            call = self._handlers[id(handler)] = self._chain(handler.function, handler.takes_context)
+        self.scope, self.running = scope, (delivery, time.monotonic())
+        try:
+            error = await self._bounded(call(delivery.event, context), scope)
+        finally:
+            self.running = None
+        if scope.open_session is not None:
+            try:
+                await scope.open_session.close()
+            except Exception as closing:
+                error = error if error is not None else closing
+        tripped = guard.tripped
+        if tripped and self.plan.store.dialect == "sqlite":
+            await self.close()  # aiosqlite takes a refused close for a done one
+            return Called(error, scope.drafts, TransactionIs.ENDED, False, scope.begun, True)
+        return Called(error, scope.drafts, _transaction(connection), connection.usable(), scope.begun, tripped)
+
+    async def _bounded(self, result: Awaitable[Any], scope: RunScope) -> BaseException | None:
+        """Awaits a handler, for at most ``timeout_s``; what it raised."""
+        timeout_s = self.plan.consumer.timeout_s
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                await result
+                if scope.open_session is not None:
+                    await scope.open_session.flush()
+        except TimeoutError as error:
+            return HandlerTimeout(f"the handler ran longer than timeout_s={timeout_s:g}") if limit.expired() else error
+        except asyncio.CancelledError as error:
+            if self.cancelled:
+                task = asyncio.current_task()
+                if task is not None:
+                    task.uncancel()
+                raise Released("the process is stopping, or the partition was given up") from error
+            return error
+        except BaseException as error:
+            return error
+        return None
+
+
