@@ -1,0 +1,67 @@
+"""Load: one writer process. State and event commit together; ``written`` is the truth that the audit compares with.
+
+    python -m tests.acceptance.load --writer 0 [--count N] [--rate R] [--keys K] [--strict] [--note TEXT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+import psycopg
+
+from tests.acceptance.shop import Moved, MovedStrictly, service
+
+RETRY_S = 0.2
+
+
+def write_one(c: psycopg.Connection[Any], key: str, note: str, strict: bool, roll_back: bool) -> None:
+    """State first and then ``add``, under the row's lock; with ``strict`` the other way round."""
+    if strict:
+        id = service.outbox.add(c, MovedStrictly(key, note))
+    row = c.execute("update state set version = version + 1 where key = %s returning version", (key,)).fetchone()
+    assert row is not None
+    if not strict:
+        id = service.outbox.add(c, Moved(key, note))
+    c.execute("insert into written (event_id, key, version) values (%s, %s, %s)", (id, key, row[0]))
+    if roll_back:
+        c.rollback()
+    else:
+        c.commit()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--writer", type=int, required=True)
+    parser.add_argument("--count", type=int, default=1_000_000_000)
+    parser.add_argument("--rate", type=float, default=0, help="per second; 0: as fast as it goes")
+    parser.add_argument("--keys", type=int, default=64)
+    parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--note", default="")
+    parser.add_argument("--linger", type=float, default=0.0, help="hold the transaction open for up to so many seconds")
+    options = parser.parse_args()
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    rng = random.Random(options.writer)
+    done, began = 0, time.monotonic()
+    connection = psycopg.connect(os.environ["BOTHENDS_DATABASE_URL"])
+    while done < options.count and not stopped:
+        if options.rate:
+            time.sleep(max(0.0, began + done / options.rate - time.monotonic()))
+        key = f"k{rng.randrange(options.keys)}"
+        write_one(connection, key, options.note, options.strict, roll_back=rng.random() < 0.02)
+        if options.linger and rng.random() < 0.02:
+            time.sleep(rng.random() * options.linger)
+        done += 1
+    connection.close()
+    print(f"writer {options.writer}: {done} transactions in {time.monotonic() - began:.1f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
