@@ -61,13 +61,13 @@ class KafkaPublisher:
         self._pending = 0
         self._culprit: PublishError | None = None
         self._fatal: PublishError | None = None
-        self._purged = False
         self._names: set[str] = set()
 
     # Handing over
 
     def send(self, batch: int, records: Sequence[Outgoing]) -> None:
         producer = self._client()
+        self._serve(producer, 0)  # after a failure that is known already nothing more may be handed over
         self._make_room(producer, len(records))
         self._check_names(records)
         entry = _Batch(batch, records)
@@ -110,7 +110,7 @@ class KafkaPublisher:
                     f" for the broker; send again later (limit: queue.buffering.max.messages)",
                     blame=Blame.BROKER, reason="full",
                 )
-            producer.poll(0.05)
+            self._serve(producer, 0.05)
 
     def _check_names(self, records: Sequence[Outgoing]) -> None:
         """A header name that is not UTF-8 ends the process inside the client (2.16), and a NUL cuts the name short."""
@@ -134,7 +134,7 @@ class KafkaPublisher:
         produce: Any = producer.produce
         deadline = time.monotonic() + ROOM_TIMEOUT_S
         while isinstance(error, BufferError) and time.monotonic() < deadline:
-            producer.poll(0.01)
+            self._serve(producer, 0.01)
             try:
                 while at < len(entry.records):
                     topic, key, value, headers = entry.records[at]
@@ -147,6 +147,10 @@ class KafkaPublisher:
                 error = refusal
         topic = entry.records[at].topic
         if isinstance(error, KafkaException):
+            if error_of(error).code() in COLLATERAL:
+                self._serve(producer, 0)  # the report that names the culprit may be waiting already
+                entry.failures[at] = self._not_sent()
+                return at
             culprit = self._blame(error_of(error), topic)
         elif isinstance(error, BufferError):
             culprit = PublishError(f"{self._url}: the client's queue is full (queue.buffering.max.kbytes)",
@@ -167,12 +171,7 @@ class KafkaPublisher:
 
     def poll(self, timeout_s: float) -> list[BatchReport]:
         producer = self._client()
-        producer.poll(0 if self._ended else timeout_s)
-        if self._culprit is not None and not self._purged:
-            # What still waits will be sent again by a new publisher; in flight is left to end by itself.
-            self._purged = True
-            producer.purge(in_queue=True, in_flight=False, blocking=False)
-            producer.poll(0)
+        self._serve(producer, 0 if self._ended else timeout_s)
         return self._take()
 
     def pending(self) -> int:
@@ -185,11 +184,17 @@ class KafkaPublisher:
         ended, self._ended = self._ended, []
         return ended
 
+    def _serve(self, producer: Producer, timeout_s: float) -> None:
+        """Callbacks run in here. A fatal error of the client is raised by ``poll`` instead of being called back."""
+        try:
+            producer.poll(timeout_s)
+        except KafkaException as error:
+            fatal = error_of(error)
+            LOG.warning("%s: this publisher is at its end: %s", self._url, fatal.str())
+            self._fatal = self._fatal or PublishError(f"{self._url}: {fatal.str()}", blame=Blame.BROKER, reason="fatal")
+
     def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._fatal = self._fatal or publish_error(error, self._url)
-        else:
-            LOG.debug("%s: %s", self._url, error.str())
+        LOG.debug("%s: %s", self._url, error.str())
 
     def _on_failure(self, entry: _Batch, error: KafkaError, message: Message) -> None:
         topic = message.topic() or ""
@@ -230,7 +235,7 @@ class KafkaPublisher:
         with contextlib.suppress(KafkaException):  # a fatal client refuses; it is given up in any case
             producer.purge(blocking=False)
         while len(producer) and time.monotonic() < deadline - _ABANDON_S / 2:
-            producer.poll(0.01)
+            self._serve(producer, 0.01)
         self._ended.clear()
         self._pending = 0
         doomed = [producer]

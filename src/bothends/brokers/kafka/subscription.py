@@ -115,13 +115,16 @@ class KafkaSubscription:
         """Serves the callbacks, and moves what the client has into ``_held``. Waits for the first record only."""
         if self._unplaced:
             self._place_again()
-        first = self._client.poll(timeout_s)
-        if first is None:
-            return
-        # Held before the next call: where that gives the partition away, what is held of it goes too.
-        self._take_over([first])
-        if wanted > 1:
-            self._take_over(self._client.consume(wanted - 1, 0))
+        try:
+            first = self._client.poll(timeout_s)
+            if first is None:
+                return
+            # Held before the next call: where that gives the partition away, what is held of it goes too.
+            self._take_over([first])
+            if wanted > 1:
+                self._take_over(self._client.consume(wanted - 1, 0))
+        except KafkaException as error:  # a fatal one: this member can go on no more
+            raise publish_error(error, self._url) from error
         self._stop_full()
 
     def _take_over(self, messages: list[Message]) -> None:
