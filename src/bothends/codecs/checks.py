@@ -6,7 +6,8 @@ The rules are the annotations', with these of ours:
 - ``bool`` is no ``int``; integers have at most 64 bits, signed or unsigned;
 - an ``int`` of at most 2**53 may stand for a ``float`` (and arrives as one); neither is a ``Decimal``;
 - NaN and infinity, and ``datetime`` without a zone or with an offset of odd seconds, are refused;
-- a subclass is no substitute for its parent: its own fields would be lost;
+- a subclass of an object's class is no substitute for it: its own fields would be lost; subclasses of plain types are
+  fine and arrive as their base type;
 - a tuple may stand for a list (and arrives as one);
 - under ``Any`` only what JSON itself tells apart: text, numbers, booleans, None, and lists and dicts of these.
 """
@@ -24,6 +25,7 @@ from msgspec import inspect as mi
 from bothends.codecs.values import (
     Check,
     Mismatch,
+    check_bytes,
     check_date,
     check_datetime,
     check_decimal,
@@ -33,6 +35,7 @@ from bothends.codecs.values import (
     check_str,
     check_time,
     check_timedelta,
+    check_uuid,
     exactly,
     wrong,
 )
@@ -66,12 +69,12 @@ _SCALARS: dict[type, tuple[type, bool, Check]] = {
     mi.IntType: (int, False, check_int),
     mi.FloatType: (float, False, check_float),
     mi.DecimalType: (Decimal, False, check_decimal),
-    mi.UUIDType: (UUID, True, exactly(UUID, "UUID")),
+    mi.UUIDType: (UUID, True, check_uuid),
     mi.DateTimeType: (datetime, False, check_datetime),
     mi.DateType: (date, True, check_date),
     mi.TimeType: (time, False, check_time),
     mi.TimeDeltaType: (timedelta, True, check_timedelta),
-    mi.BytesType: (bytes, True, exactly(bytes, "bytes")),
+    mi.BytesType: (bytes, True, check_bytes),
     mi.ByteArrayType: (bytearray, True, exactly(bytearray, "bytearray")),
     mi.RawType: (msgspec.Raw, True, exactly(msgspec.Raw, "msgspec.Raw")),
 }
@@ -224,9 +227,9 @@ def _literal(values: tuple[Any, ...]) -> Check:
     return check
 
 
-def _items(kinds: tuple[type, ...], wanted: str, item_check: Check) -> Check:
+def _items(kinds: tuple[Any, ...], wanted: str, item_check: Check) -> Check:
     def check(value: Any) -> None:
-        if type(value) not in kinds:
+        if not isinstance(value, kinds):
             raise wrong(value, wanted)
         position = 0
         try:
@@ -252,7 +255,7 @@ def _positions(kind: Any, checks: list[Check]) -> Check:
 
 def _mapping(key_check: Check, value_check: Check) -> Check:
     def check(value: Any) -> None:
-        if type(value) is not dict:
+        if not isinstance(value, dict):
             raise wrong(value, "dict")
         for name, item in value.items():
             _at(f"[name {name!r:.40}]", key_check, name)

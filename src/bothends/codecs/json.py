@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from bothends.codecs.checks import checker_for
-from bothends.codecs.values import Mismatch, check_plain, find_unencodable
+from bothends.codecs.values import Mismatch, as_base, check_plain, find_unencodable
 from bothends.errors import BothendsError, ConfigError, InvalidEvent, Undecodable
 from bothends.events import EventType, is_pydantic
 
@@ -43,9 +43,9 @@ def encode(value: object) -> bytes:
 
     Raises InvalidEvent, naming the field; ConfigError for a class with a field that JSON cannot carry.
     """
-    cls: Any = type(value)
-    if cls is dict or cls is list:
+    if isinstance(value, (dict, list)):
         return encode_plain(value)
+    cls: Any = type(value)
     return codec_for(cls).encode(value)
 
 
@@ -82,7 +82,7 @@ class _TypeCodec:
             ) from error
         self._check = checks.check
         self._proof = checks.constrained
-        self._encode = msgspec.json.Encoder(order="deterministic" if checks.sort else None).encode
+        self._encode = msgspec.json.Encoder(enc_hook=as_base, order="deterministic" if checks.sort else None).encode
 
     def encode(self, value: Any) -> bytes:
         try:
@@ -111,7 +111,7 @@ class _TypeCodec:
             raise Undecodable(f"{self._name}: {type(error).__name__}: {error}", reason="schema") from error
 
 
-_plain = msgspec.json.Encoder().encode
+_plain = msgspec.json.Encoder(enc_hook=as_base).encode
 
 
 def encode_plain(value: Any) -> bytes:

@@ -14,8 +14,9 @@ from uuid import UUID
 import msgspec
 
 __all__ = [
-    "Check", "Mismatch", "check_date", "check_datetime", "check_decimal", "check_float", "check_int", "check_json_only",
-    "check_plain", "check_str", "check_time", "check_timedelta", "exactly", "find_unencodable", "wrong",
+    "Check", "Mismatch", "as_base", "check_bytes", "check_date", "check_datetime", "check_decimal", "check_float", "check_int",
+    "check_json_only", "check_plain", "check_str", "check_time", "check_timedelta", "check_uuid", "exactly",
+    "find_unencodable", "wrong",
 ]
 
 Check = Callable[[Any], None]
@@ -111,8 +112,12 @@ def check_plain(value: Any, depth: int = 0) -> None:
     test = _PLAIN.get(kind)
     if test is not None:
         test(value)
-    elif kind is dict or kind is list or kind is tuple:
+    elif isinstance(value, (dict, list, tuple)):
         _each(value, check_plain, depth)
+    elif isinstance(value, Enum):
+        check_plain(value.value, depth)
+    elif (base := _base_kind(value)) is not None:
+        _PLAIN.get(base, check_str)(value)
     else:
         raise Mismatch(f"a {kind.__name__} has no JSON form; use dicts, lists, text, numbers and the exact types")
 
@@ -143,6 +148,16 @@ def _each(value: Any, check: Callable[[Any, int], None], depth: int) -> None:
             raise problem.inside(f".{name}" if named else f"[{name}]") from None
 
 
+def check_bytes(value: Any) -> None:
+    if not isinstance(value, bytes):
+        raise wrong(value, "bytes")
+
+
+def check_uuid(value: Any) -> None:
+    if not isinstance(value, UUID):  # asyncpg has a subclass of its own
+        raise wrong(value, "UUID")
+
+
 def check_timedelta(value: Any) -> None:
     if not isinstance(value, timedelta):
         raise wrong(value, "timedelta")
@@ -150,8 +165,41 @@ def check_timedelta(value: Any) -> None:
 
 _PLAIN: dict[type, Check] = {
     int: check_int, float: check_float, Decimal: check_decimal, datetime: check_datetime, date: check_date,
-    time: check_time, timedelta: check_timedelta, UUID: exactly(UUID, "UUID"), bytes: exactly(bytes, "bytes"),
+    time: check_time, timedelta: check_timedelta, UUID: check_uuid, bytes: check_bytes,
 }
+
+def _base_kind(value: Any) -> type | None:
+    """The type of ours that ``value``'s type is made from; datetime before date, whose child it is."""
+    for base in (str, int, float, Decimal, datetime, date, time, timedelta, UUID, bytes):
+        if isinstance(value, base):
+            return base
+    return None
+
+
+def as_base(value: Any) -> Any:
+    """A value of a type made from one of ours (a frozen clock's datetime, a numpy float) as its base type, which is what
+    arrives. Encoders call it for what they do not know."""
+    base = _base_kind(value)
+    if base is str:
+        return str.__str__(value)
+    if base is int:
+        return int.__index__(value)
+    if base is float:
+        return float.__float__(value)
+    if base is Decimal:
+        return Decimal(value)
+    if base is datetime:
+        return datetime.combine(as_base(value.date()), as_base(value.timetz()))
+    if base is date:
+        return date(value.year, value.month, value.day)
+    if base is time:
+        return time(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, fold=value.fold)
+    if base is timedelta:
+        return timedelta(value.days, value.seconds, value.microseconds)
+    if base is bytes:
+        return b"".join([value])
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
+
 
 def find_unencodable(value: Any) -> str:
     """The path of the first text with a lone surrogate."""
