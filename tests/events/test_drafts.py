@@ -133,7 +133,7 @@ class TestBodies:
             make(Tombstone(5, key="1"))  # type: ignore[arg-type]
 
     def test_a_wrong_field_is_named(self) -> None:
-        with pytest.raises(InvalidEvent, match=r"Plain\.a: int is declared, this is a str"):
+        with pytest.raises(InvalidEvent, match=r"Plain\.a: int is declared, got str"):
             make(Plain("1"))  # type: ignore[arg-type]
 
 

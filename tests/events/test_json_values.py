@@ -124,12 +124,12 @@ def test_moments_are_exact(moment: datetime) -> None:
 
 
 REFUSED: list[tuple[str, Any, str]] = [
-    ("text", 5, "str is declared, this is a int"),
+    ("text", 5, "str is declared, got int"),
     ("text", "\ud800", "lone surrogate"),
     ("text", Colour.RED, "str is declared"),
-    ("number", "5", "int is declared, this is a str"),
-    ("number", True, "int is declared, this is a bool"),
-    ("number", 5.0, "int is declared, this is a float"),
+    ("number", "5", "int is declared, got str"),
+    ("number", True, "int is declared, got bool"),
+    ("number", 5.0, "int is declared, got float"),
     ("number", 2**64, "more than 64 bits"),
     ("number", -(2**63) - 1, "more than 64 bits"),
     ("ratio", float("nan"), "NaN"),
@@ -137,9 +137,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("ratio", 2**53 + 1, "cannot hold exactly"),
     ("ratio", "1", "float is declared"),
     ("flag", 1, "bool is declared"),
-    ("money", 1.10, "Decimal is declared, this is a float"),
-    ("money", 1, "Decimal is declared, this is a int"),
-    ("money", "1.10", "Decimal is declared, this is a str"),
+    ("money", 1.10, "Decimal is declared, got float"),
+    ("money", 1, "Decimal is declared, got int"),
+    ("money", "1.10", "Decimal is declared, got str"),
     ("money", Decimal("NaN"), "NaN"),
     ("money", Decimal("Infinity"), "infinity"),
     ("ident", str(UUID(int=1)), "UUID is declared"),
@@ -209,7 +209,7 @@ def test_a_subclass_is_no_substitute() -> None:
     class Special(Line):
         extra: int = 1
 
-    with pytest.raises(InvalidEvent, match=r"lines\[0\]: Line is declared, this is a Special"):
+    with pytest.raises(InvalidEvent, match=r"lines\[0\]: Line is declared, got Special"):
         encode(everything(lines=[Special("a", Decimal(1))]))
 
 
@@ -304,9 +304,9 @@ def test_dicts_write_exact_values_in_their_json_form() -> None:
     ("body", "place"),
     [
         ({"a": {"b": [float("nan")]}}, "body.a.b[0]: NaN"), ({"a": "\ud800"}, "body.a: a lone surrogate"),
-        ({"k\ud800": 1}, "body.'k\\\\ud800': a lone surrogate"), ({1: 2}, "body: the name 1 is a int"),
-        ({"a": datetime(2026, 1, 1)}, "body.a: a datetime without"), ({"a": object()}, "body.a: a object has no JSON form"),
-        ({"a": {1, 2}}, "body.a: a set has no JSON form"), ({"a": 2**64}, "body.a: an integer of more than 64 bits"),
+        ({"k\ud800": 1}, "body.'k\\\\ud800': a lone surrogate"), ({1: 2}, "body: the name 1 is of type int"),
+        ({"a": datetime(2026, 1, 1)}, "body.a: a datetime without"), ({"a": object()}, "body.a: object has no JSON form"),
+        ({"a": {1, 2}}, "body.a: set has no JSON form"), ({"a": 2**64}, "body.a: an integer of more than 64 bits"),
         ({"a": Decimal("sNaN")}, "body.a: NaN"), ([[float("inf")]], r"body\[0\]\[0\]: NaN"),
     ],
 )

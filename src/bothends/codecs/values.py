@@ -39,7 +39,7 @@ class Mismatch(Exception):
 
 
 def wrong(value: Any, wanted: str) -> Mismatch:
-    return Mismatch(f"{wanted} is declared, this is a {type(value).__name__}")
+    return Mismatch(f"{wanted} is declared, got {type(value).__name__}")
 
 
 def exactly(kind: type, wanted: str) -> Check:
@@ -119,7 +119,7 @@ def check_plain(value: Any, depth: int = 0) -> None:
     elif (base := _base_kind(value)) is not None:
         _PLAIN.get(base, check_str)(value)
     else:
-        raise Mismatch(f"a {kind.__name__} has no JSON form; use dicts, lists, text, numbers and the exact types")
+        raise Mismatch(f"{kind.__name__} has no JSON form; use dicts, lists, text, numbers and the exact types")
 
 
 def check_json_only(value: Any, depth: int = 0) -> None:
@@ -132,7 +132,7 @@ def check_json_only(value: Any, depth: int = 0) -> None:
     elif kind is dict or kind is list:
         _each(value, check_json_only, depth)
     else:
-        raise Mismatch(f"a {kind.__name__} under Any would arrive as something else; declare its type")
+        raise Mismatch(f"{kind.__name__} under Any would arrive as something else; declare its type")
 
 
 def _each(value: Any, check: Callable[[Any, int], None], depth: int) -> None:
@@ -141,7 +141,7 @@ def _each(value: Any, check: Callable[[Any, int], None], depth: int) -> None:
     named = isinstance(value, dict)
     for name, item in value.items() if named else enumerate(value):
         if named and type(name) is not str:
-            raise Mismatch(f"the name {name!r:.40} is a {type(name).__name__}, JSON's names are text")
+            raise Mismatch(f"the name {name!r:.40} is of type {type(name).__name__}, JSON's names are text")
         try:
             check(item, depth + 1)
         except Mismatch as problem:
@@ -198,7 +198,7 @@ def as_base(value: Any) -> Any:
         return timedelta(value.days, value.seconds, value.microseconds)
     if base is bytes:
         return b"".join([value])
-    raise TypeError(f"a {type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def find_unencodable(value: Any) -> str:
