@@ -16,7 +16,7 @@ from bothends.demo.audit import Effect, audit
 from bothends.demo.export import write_export
 from bothends.demo.faults import Kind, plan
 from bothends.demo.gateway import read_charges
-from bothends.demo.orders import Order
+from bothends.demo.orders import InvalidOrders, Order
 from bothends.demo.processes import Fleet
 from bothends.demo.producer import Share, Source
 from bothends.demo.proxies import Address, Proxies
@@ -54,7 +54,7 @@ def run_demo(options: Options, report: Report) -> Result:
     InvalidOrders, BothendsError, OSError, RuntimeError."""
     orders = options.source.orders()
     if not orders:
-        raise ValueError("there is not one order in the input")
+        raise InvalidOrders("there is not one order in the input")
     folder = Path(tempfile.mkdtemp(prefix="bothends-demo-"))
     world = World(names.new_run(), folder, options.database, options.broker or "")
     try:
