@@ -123,9 +123,18 @@ class Shelf:
 
     def held(self, seq: int, state: str, *, key: bytes = b"k1", topic: str = "orders.events") -> None:
         self.sql(
-            "insert into {s}.held (seq, lane, id, source, type, topic, key, body, time, state, attempts, reason) values "
-            "(:seq, 1, :id, 'orders', 'order.created', :topic, :key, :body, '2026-01-01T00:00:00Z', :state, 10, 'too_large')",
+            "insert into {s}.held (seq, lane, id, source, type, topic, key, body, time, version, state, attempts, reason) "
+            "values (:seq, 1, :id, 'orders', 'order.created', :topic, :key, :body, '2026-01-01T00:00:00Z', 1, :state, 10, "
+            "'too_large')",
             seq=seq, id=f"h{seq}", topic=topic, key=key, body=b"{}", state=state)
+
+    def relay(self, name: str, *, left_s: float, state: str = "ok", detail: str = "") -> None:
+        """A relay whose lease ends in ``left_s``."""
+        boot, value = (", boot, boot_until", ", 'b', 0") if self.store.dialect == "sqlite" else ("", "")
+        self.sql(
+            f"insert into {{s}}.relays (name, pid, host, lease_s, lease_until, state, detail{boot}) "
+            f"values (:name, 1, 'h', 4, {{ago:ago}}, :state, :detail{value})",
+            name=name, ago=-left_s, state=state, detail=detail)
 
     def audits(self) -> list[tuple[str, str, str, str]]:
         """(by, verb, target, reason), oldest first."""

@@ -80,8 +80,8 @@ def consumer_id(admin: PostgresqlAdmin, name: str) -> Steps[int]:
     if found.rows:
         return int(found.rows[0][0])
     there = yield admin.sql("select name from {s}.consumers order by name limit 50")
-    names = ", ".join(row[0] for row in there.rows) or "none yet"
-    raise NotThere(f"no consumer {name!r} has run on this database; there is {names}")
+    names = ", ".join(row[0] for row in there.rows) or "none"
+    raise NotThere(f"no consumer {name!r} has run on this database (there is {names}); start it with `bothends work`")
 
 
 def in_transaction(connection: Connection, make: Callable[[], Steps[T]]) -> T:

@@ -116,8 +116,9 @@ def _go(admin: PostgresqlAdmin, found: dict[str, Any]) -> Steps[None]:
 
 
 def skip(admin: PostgresqlAdmin, consumer: str, key: bytes, act: Act, *, topic: str | None = None) -> Steps[str]:
-    """The key's head becomes a dead letter (reason ``skipped``) and the key goes on. Where the head is a dead letter
-    already, which holds the key, the key just goes on."""
+    """The key's failed head becomes a dead letter (reason ``skipped``) and the key goes on. Where the head is a dead
+    letter already, which holds the key, the key just goes on. A head that has not failed stays: so skipping twice skips
+    once."""
     found = yield from _find(admin, consumer, key, topic)
     moved: int | None = None
     held_by = (yield from _holding(admin, found)) if found["state"] == "held" else []
@@ -127,6 +128,8 @@ def skip(admin: PostgresqlAdmin, consumer: str, key: bytes, act: Act, *, topic: 
             f"update {{s}}.dead_letters set reason = 'skipped', changed_at = {{now}} "
             f"where id in ({listed(names, 'id', held_by)})", **names)
     else:
+        if found["state"] == "retrying" and not (yield from _head_has_failed(admin, found)):
+            return "its head has not failed, so nothing was skipped"  # most often: somebody else skipped just now
         moved = yield from _bury_head(admin, found)
     yield from _go(admin, found)
     yield from audit(admin, act, "keys skip", f"key {shown(key)} of {consumer}", {
@@ -141,6 +144,12 @@ def _head(admin: PostgresqlAdmin, found: dict[str, Any]) -> Steps[tuple[int, str
         f"select position, id, source from {{s}}.parked where {_WHERE} order by position limit 1 {{lock}}",
         **_place(found))
     return row.rows[0] if row.rows else None
+
+
+def _head_has_failed(admin: PostgresqlAdmin, found: dict[str, Any]) -> Steps[bool]:
+    row = yield admin.sql(
+        f"select attempts + crashes from {{s}}.parked where {_WHERE} order by position limit 1", **_place(found))
+    return bool(row.rows) and row.rows[0][0] > 0
 
 
 def _bury_head(admin: PostgresqlAdmin, found: dict[str, Any]) -> Steps[int | None]:

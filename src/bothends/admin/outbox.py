@@ -37,7 +37,7 @@ def keys(admin: PostgresqlAdmin, *, limit: int = 100) -> Steps[list[dict[str, An
     """The heads of keys, and of places, that wait."""
     found = yield admin.sql(
         "select seq, id, source, type, topic, key, state, attempts, reason, error, owner_request, {at:held_at}, "
-        "{at:next_at} from {s}.held where state in ('retrying', 'place', 'dead') order by seq limit :limit",
+        "{at:next_at} from {s}.held where state in ('retrying', 'place', 'dead') and not passed order by seq limit :limit",
         limit=limit)
     return _rows(found.rows)
 
@@ -71,7 +71,7 @@ def _head(admin: PostgresqlAdmin, key: bytes, topic: str | None) -> Steps[int]:
     if topic is not None:
         params["topic"] = topic
     found = yield admin.sql(
-        f"select topic, min(seq) from {{s}}.held where key = :key and state <> 'behind' "
+        f"select topic, min(seq) from {{s}}.held where key = :key and state <> 'behind' and not passed "
         f"{'and topic = :topic' if topic is not None else ''} group by topic order by topic", **params)
     if not found.rows:
         raise NotThere(f"no key {shown(key)!r} waits in the outbox; `bothends keys list --outbox` shows them")

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import sys
 
-import click
 import typer
 
 from bothends.cli import dead, health, init, keys, processes, purge, schema, status, topics
@@ -36,7 +35,7 @@ app.add_typer(keys.app, name="keys", help="Keys that wait: retrying, or held beh
 app.add_typer(topics.app, name="topics", help="The topics that the application uses.")
 app.add_typer(schema.app, name="schema", help="Our tables in the services' databases.")
 if importlib.util.find_spec("bothends.cli.demo") is not None:
-    importlib.import_module("bothends.cli.demo").register(app)
+    app.command()(importlib.import_module("bothends.cli.demo").demo)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,15 +49,11 @@ def run(arguments: list[str]) -> int:
     try:
         status_ = app(arguments, standalone_mode=False)
         return status_ if isinstance(status_, int) else 0
-    except click.exceptions.Exit as error:
+    except typer.Exit as error:
         return error.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         complain("interrupted: nothing more was done")
         return EXIT_INTERRUPTED
-    except click.ClickException as error:
-        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "bothends"
-        complain(error.format_message(), f"`{where} --help` shows how it is used")
-        return EXIT_WRONG_USE
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -72,10 +67,25 @@ def run(arguments: list[str]) -> int:
         complain(f"the application cannot be imported: {error}", "run it with --debug to see where")
         return EXIT_WRONG_USE
     except Exception as error:
+        if (said := _wrong_use(error)) is not None:
+            return said
         if debug:
             raise
         complain(f"{type(error).__name__}: {error}", "run it with --debug to see where")
         return EXIT_FAILED
+
+
+def _wrong_use(error: Exception) -> int | None:
+    """What typer says about the arguments; its classes are click's, or a copy of them, depending on its version."""
+    if not any(base.__name__ == "ClickException" for base in type(error).__mro__):
+        return None
+    context = getattr(error, "ctx", None)
+    message = error.format_message()  # type: ignore[attr-defined]
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(message, file=sys.stderr)
+    else:
+        complain(message, f"`{context.command_path if context else 'bothends'} --help` shows how it is used")
+    return EXIT_WRONG_USE
 
 
 def _ours(error: BothendsError) -> int:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from bothends.admin import outbox
@@ -20,7 +19,7 @@ from bothends.admin.dead import LIST_MAX, Filter, body_of, discard, edit, groups
 from bothends.admin.redrive import redrive
 from bothends.cli import redriving
 from bothends.cli.desk import AppOption, By, Database, Desk, Json, Reason, ServiceOption, Yes, act, desk
-from bothends.cli.output import as_json, ask, duration, fields, say, table
+from bothends.cli.output import WrongUse, as_json, ask, duration, fields, say, table
 
 __all__ = ["app"]
 
@@ -58,7 +57,7 @@ def list_(
 ) -> None:
     """Open dead letters, oldest first."""
     if group not in (None, "fingerprint"):
-        raise click.UsageError("--group takes: fingerprint")
+        raise WrongUse("--group takes: fingerprint")
     rows: list[dict[str, Any]] = []
     with desk(app_) as found:
         for database, name in _places(found, consumer, service):
@@ -128,7 +127,8 @@ def redrive_(
     wanted = Filter(ids=ids or (), fingerprint=fingerprint, reason=why, older_than_s=older,
                     states=("open", "discarded") if ids else ("open",))
     if consumer is None and not wanted.narrow() and not outbox_:
-        raise click.UsageError("say which: numbers, --consumer, --fingerprint, --dead-reason, --older-than or --outbox")
+        raise WrongUse("nothing says which dead letters are meant; give numbers, --consumer, --fingerprint, "
+                       "--dead-reason, --older-than or --outbox")
     with desk(app_) as found:
         if outbox_:
             database = found.one_database(service, "--outbox")
@@ -175,19 +175,19 @@ def _read_body(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise click.UsageError(f"--body: {error}") from error
+        raise WrongUse(f"--body: {error}") from error
 
 
 def _in_editor(old: bytes) -> bytes:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
-        raise click.UsageError("set EDITOR, or give the new body with --body FILE")
+        raise WrongUse("set EDITOR, or give the new body with --body FILE")
     with tempfile.NamedTemporaryFile(suffix=".json", prefix="bothends-") as file:
         file.write(old)
         file.flush()
         done = subprocess.run([*shlex.split(editor), file.name], check=False)
         if done.returncode:
-            raise click.UsageError(f"the editor ended with status {done.returncode}; nothing was changed")
+            raise WrongUse(f"the editor ended with status {done.returncode}; nothing was changed")
         return Path(file.name).read_bytes()
 
 

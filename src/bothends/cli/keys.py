@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from bothends.admin import keys as acts
@@ -13,7 +12,7 @@ from bothends.admin import outbox
 from bothends.admin.keytext import parse
 from bothends.cli.dead import ConsumerOption, Limit, OutboxOption, _read_body
 from bothends.cli.desk import AppOption, By, Database, Desk, Json, Reason, ServiceOption, Yes, act, desk
-from bothends.cli.output import as_json, ask, duration, fields, say, table
+from bothends.cli.output import WrongUse, as_json, ask, duration, fields, say, table
 from bothends.cli.redriving import known
 
 __all__ = ["app"]
@@ -28,7 +27,7 @@ _SHOWN = {"parked": "retrying (key held)", "held": "held behind a dead letter", 
 
 def _place(found: Desk, consumer: str | None, outbox_: bool, service: str | None) -> tuple[Database, str | None]:
     if (consumer is None) == (not outbox_):
-        raise click.UsageError("say whose key it is: --consumer service.consumer, or --outbox")
+        raise WrongUse("nothing says whose key it is; give --consumer service.consumer, or --outbox")
     if consumer is None:
         return found.one_database(service, "--outbox"), None
     owner, name = found.consumer(consumer)
@@ -71,7 +70,7 @@ def show_(
 ) -> None:
     """One key of a consumer: its head, and what waits behind it."""
     if consumer is None:
-        raise click.UsageError("say whose key it is: --consumer service.consumer")
+        raise WrongUse("nothing says whose key it is; give --consumer service.consumer")
     with desk(app_) as found:
         owner, name = found.consumer(consumer)
         database = found.database(owner)

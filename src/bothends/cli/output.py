@@ -8,13 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import click
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-__all__ = ["ask", "as_json", "complain", "duration", "progress", "say", "table"]
+from bothends.errors import ConfigError
+
+__all__ = ["WrongUse", "as_json", "ask", "complain", "duration", "fields", "progress", "say", "table"]
+
+
+class WrongUse(ConfigError):
+    """The arguments of a command do not make sense together."""
 
 
 def _console(error: bool = False) -> Console:
@@ -82,9 +88,9 @@ def ask(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} This needs --yes where there is no terminal to ask at.")
-    if not click.confirm(question, err=True):
-        raise click.exceptions.Exit(1)
+        raise WrongUse(f"{question} There is no terminal to ask at; give --yes")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
 
 
 @contextmanager

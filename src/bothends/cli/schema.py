@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import click
 import typer
 
 from bothends.apps import App, load
 from bothends.cli.desk import AppArgument, AppOption, Json, ServiceOption
-from bothends.cli.output import as_json, say, table
+from bothends.cli.output import WrongUse, as_json, say, table
 from bothends.config import app_name, need_database
 from bothends.stores import Store, open_store
 from bothends.stores import schema as tables
@@ -84,6 +83,6 @@ def _roles(text: str) -> list[tuple[str, str]]:
     for part in filter(None, text.split(",")):
         what, _, role = part.partition("=")
         if what not in ("app", "relay", "work") or not role:
-            raise click.UsageError("--grants takes app=ROLE, relay=ROLE and work=ROLE, with commas")
+            raise WrongUse("--grants takes app=ROLE, relay=ROLE and work=ROLE, with commas")
         found.append((role, what))
     return found

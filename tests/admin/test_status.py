@@ -1,0 +1,140 @@
+"""Status, health and trace: right numbers, also with nobody at work; bounded; strange rows are shown, not fatal."""
+
+import pytest
+
+from bothends.admin import health
+from bothends.admin import status as module
+from bothends.admin.status import consumer_status, outbox_status
+from bothends.admin.trace import trace
+from bothends.ids import derived_id
+from tests.admin.shelf import Shelf
+
+
+def test_an_empty_database(shelf: Shelf) -> None:
+    found = shelf.run(outbox_status(shelf.admin))
+    assert (found["waiting"], found["oldest_age_s"], found["drain_s"], found["relays"]) == (0, None, 0.0, [])
+    assert shelf.run(consumer_status(shelf.admin)) == []
+
+
+def test_what_waits_by_topic_with_no_relay_alive(shelf: Shelf) -> None:
+    shelf.outbox(3, topic="orders.events")
+    shelf.outbox(2, topic="stock.events", key=None)
+    found = shelf.run(outbox_status(shelf.admin))
+    assert found["waiting"] == 5
+    assert not found["at_least"]
+    assert {t["topic"]: t["waiting"] for t in found["topics"]} == {"orders.events": 3, "stock.events": 2}
+    assert found["oldest_age_s"] > 86_400
+    assert found["drain_s"] is None
+    [finding] = health.of_outbox("orders", found)
+    assert "no relay is alive" in finding.what
+    assert "bothends relay" in finding.fix
+
+
+def test_counts_stop(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COUNT_MAX", 3)
+    shelf.outbox(5)
+    found = shelf.run(outbox_status(shelf.admin))
+    assert found["at_least"]
+    assert found["waiting"] == 5
+    assert found["topics"][0]["waiting"] == 3
+
+
+def test_held_dead_and_delayed_are_told_apart(shelf: Shelf) -> None:
+    shelf.held(1, "dead", topic="a")
+    shelf.held(2, "behind", topic="a")
+    shelf.held(3, "place", topic="b")
+    found = shelf.run(outbox_status(shelf.admin))
+    topics = {t["topic"]: t for t in found["topics"]}
+    assert (topics["a"]["dead"], topics["a"]["held"], topics["b"]["held"]) == (1, 1, 1)
+    whats = [finding.what for finding in health.of_outbox("orders", found)]
+    assert any("topic b is missing" in what for what in whats)
+    assert any("1 events of topic a are dead" in what for what in whats)
+
+
+def test_a_live_relay_is_listed_and_a_dead_one_is_not(shelf: Shelf) -> None:
+    shelf.relay("alive", left_s=3, state="paused", detail="unreachable")
+    shelf.relay("gone", left_s=-3)
+    found = shelf.run(outbox_status(shelf.admin))
+    assert [(r["name"], r["state"]) for r in found["relays"]] == [("alive", "paused")]
+    assert ["paused" in f.what for f in health.of_outbox("orders", found)] == [True]
+
+
+def test_rates_and_time_to_drain(shelf: Shelf) -> None:
+    lanes = -1  # every bit
+    snapshot = ", snapshot" if shelf.store.dialect == "postgresql" else ""
+    value = ", pg_current_snapshot()" if snapshot else ""
+    shelf.outbox(10)
+    for ago in (10.0, 5.0):
+        shelf.sql(f"insert into {{s}}.relay_progress (relay, lanes, hwm{snapshot}, published, at) "
+                  f"values (1, :lanes, 0{value}, 300, {{ago:ago}})", lanes=lanes, ago=ago)
+    found = shelf.run(outbox_status(shelf.admin))
+    assert found["out_per_s"] == pytest.approx(60, rel=0.1)  # two steps were looked at, and they reach back 10 s
+    assert found["waiting"] == 10
+
+
+def test_what_the_cursor_covers_does_not_wait(shelf: Shelf) -> None:
+    if shelf.store.dialect != "postgresql":
+        shelf.outbox(1)  # there what was published is deleted
+        assert shelf.run(outbox_status(shelf.admin))["waiting"] == 1
+        return
+    shelf.outbox(4)
+    shelf.sql("insert into {s}.relay_progress (relay, lanes, hwm, snapshot) "
+              "select 1, -1, max(seq), pg_current_snapshot() from {s}.outbox")
+    assert shelf.run(outbox_status(shelf.admin))["waiting"] == 0
+    shelf.outbox(2)
+    assert shelf.run(outbox_status(shelf.admin))["waiting"] == 2
+    # A row whose transaction was running when the cursor was taken is late, not published.
+    late = shelf.store.connect()
+    late.begin()
+    late.execute(shelf.admin.sql("insert into {s}.outbox (id, source, type, topic, time) values ('l', 's', 't', 'x', '')"))
+    shelf.sql("insert into {s}.relay_progress (relay, lanes, hwm, snapshot) "
+              "select 1, -1, (select last_value from {s}.outbox_seq), pg_current_snapshot()")
+    late.commit()
+    late.close()
+    found = shelf.run(outbox_status(shelf.admin))
+    assert {t["topic"]: t["waiting"] for t in found["topics"]} == {"x": 1}
+
+
+def test_consumers(shelf: Shelf) -> None:
+    shelf.consumer("inventory.idle", owner="")
+    shelf.letter("m1", age_s=50)
+    shelf.letter("m2", fingerprint="other")
+    shelf.block(b"k1", "held")
+    shelf.block(b"k2", "retrying")
+    shelf.block(b"k3", "schema")
+    shelf.parked("m3")
+    for n in range(3):
+        shelf.inbox(f"p{n}", "p", age_s=n)
+    idle, stock = shelf.run(consumer_status(shelf.admin))
+    assert (idle["consumer"], idle["dead"], idle["parked_keys"], idle["processed_per_s"]) == ("inventory.idle", 0, 0, 0.0)
+    assert (stock["dead"], stock["fingerprints"], stock["parked_keys"], stock["held_keys"], stock["parked"]) == (2, 2, 3, 1, 1)
+    assert 49 < stock["oldest_dead_age_s"] < 60
+    assert stock["processed_per_s"] > 0
+    whats = " | ".join(f.what for f in health.of_consumer(stock))
+    assert "2 dead letters of 2 kinds" in whats
+    assert "team-stock" in whats
+    assert "1 keys are held" in whats
+    assert "newer event version" in whats
+    assert health.of_consumer(idle) == []
+
+
+@pytest.mark.parametrize("time", ["", "not a time", "99999-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "infinity"])
+def test_a_strange_time_is_not_fatal(shelf: Shelf, time: str) -> None:
+    shelf.outbox(1)
+    shelf.sql("update {s}.outbox set time = :time", time=time)
+    assert shelf.run(outbox_status(shelf.admin))["waiting"] == 1
+
+
+def test_the_life_of_one_event(shelf: Shelf) -> None:
+    [id_] = shelf.outbox(1)
+    shelf.inbox(id_, "d")
+    number = shelf.letter(id_, inbox=None)
+    caused = derived_id("orders", id_, "inventory.stock", 2)
+    shelf.sql("insert into {s}.outbox (id, source, type, topic, time) values (:id, 'inventory', 'stock.updated', 'x', 't')",
+              id=caused)
+    found = shelf.run(trace(shelf.admin, id_))
+    assert [entry["place"] for entry in found] == ["outbox", "inbox", "dead letter", "caused"]
+    assert found[1]["state"] == "dead"
+    assert found[2]["dead_letter"] == number
+    assert found[3]["id"] == caused
+    assert shelf.run(trace(shelf.admin, "nobody")) == []
