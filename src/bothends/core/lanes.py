@@ -11,5 +11,5 @@ LANES = 64
 
 def lane(key: bytes) -> int:
     """The lane (0 to 63) of a key, by its bytes. PostgreSQL computes the same in the generated column of its outbox;
-    this function is for the stores that have no md5."""
-    return hashlib.md5(key, usedforsecurity=False).digest()[0] % LANES
+    this function is for the stores that have no sha256."""
+    return hashlib.sha256(key).digest()[0] % LANES

@@ -8,7 +8,7 @@ create table bothends_meta (
 
 create table bothends_outbox (
     seq integer primary key autoincrement,
-    key_lane integer,              -- from the key's bytes by core/lanes.py (SQLite has no md5); null: no key
+    key_lane integer,              -- from the key's bytes by core/lanes.py (SQLite has no sha256); null: no key
     lane integer not null generated always as (coalesce(key_lane, seq & 63)) stored,
     id text not null,
     source text not null,
