@@ -7,7 +7,7 @@ Every statement is one autocommit statement, so that no relay can freeze while i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg.pq import Format
@@ -39,7 +39,10 @@ class RelayConnection(psycopg.Connection[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cursor_factory = _Cursor
-        self.prepare_threshold = None
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **options: Any) -> Self:
+        return super().connect(conninfo, **{"prepare_threshold": None} | options)
 
 
 class LeaseSteps:

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bothends.core.relaying import (
+    EVERY_LANE,
+    Stream,
+    advance,
+    fair_share,
+    lanes_of,
+    mask_of,
+    merge,
+    signed,
+    surplus,
+)
+
+masks = st.integers(0, EVERY_LANE)
+
+
+def rows(*seqs: int) -> list[tuple[int, int]]:
+    return [(1, seq) for seq in seqs]
+
+
+def step(stream: Stream, late: list[tuple[int, int]], new: list[tuple[int, int]], last: int = 100) -> tuple[Stream, bool]:
+    return advance(stream, late, new, limit=3, now="20:20:", last=last, seq=1)
+
+
+def test_a_page_that_is_not_full_moves_on_to_the_last_value_of_the_sequence() -> None:
+    assert step(Stream(1, 5, "10:10:"), [], rows(6, 9)) == (Stream(1, 100, "20:20:"), True)
+    assert step(Stream(1, 5, "10:10:"), [], []) == (Stream(1, 100, "20:20:"), True)
+
+
+def test_a_full_page_ends_at_its_last_row() -> None:
+    assert step(Stream(1, 5, "10:10:"), [], rows(6, 7, 9)) == (Stream(1, 9, "20:20:"), True)
+
+
+def test_the_cursor_never_goes_back() -> None:
+    assert step(Stream(1, 200, "10:10:"), [], [], last=100)[0].hwm == 200
+
+
+def test_a_page_full_of_late_rows_freezes_the_target_and_leaves_the_new_rows() -> None:
+    stream, with_new = step(Stream(1, 50, "10:10:"), rows(2, 3, 7), rows(51))
+    assert (stream, with_new) == (Stream(1, 50, "10:10:", "20:20:", 7), False)
+    again, with_new = advance(stream, rows(8), rows(51), limit=3, now="30:30:", last=100, seq=1)
+    assert with_new
+    assert again == Stream(1, 51, "20:20:"), "the rows after the frozen target are not seen yet"
+
+
+@given(st.lists(st.tuples(masks, st.integers(0, 2), st.sampled_from(["", "a"])), max_size=20))
+def test_merging_keeps_every_lane_at_its_place(parts: list[tuple[int, int, str]]) -> None:
+    taken = 0
+    streams = []
+    for mask, hwm, snapshot in parts:
+        streams.append(Stream(mask & ~taken, hwm, snapshot))
+        taken |= mask
+    merged = merge(streams)
+    assert len({(s.hwm, s.snapshot) for s in merged}) == len(merged)
+    place = {lane: (s.hwm, s.snapshot) for s in merged for lane in lanes_of(s.lanes)}
+    assert place == {lane: (s.hwm, s.snapshot) for s in streams for lane in lanes_of(s.lanes)}
+
+
+@given(masks)
+def test_masks_survive_the_way_through_a_signed_integer(mask: int) -> None:
+    assert mask_of(lanes_of(mask)) == mask
+    assert -(2**63) <= signed(mask) < 2**63
+    assert signed(mask) % 2**64 == mask
+    assert [(signed(mask) >> lane) & 1 for lane in range(64)] == [(mask >> lane) & 1 for lane in range(64)]
+
+
+@given(st.integers(1, 200))
+def test_fair_shares_cover_all_lanes(relays: int) -> None:
+    assert fair_share(relays) * relays >= 64
+    assert (fair_share(relays) - 1) * relays < 64
+
+
+@given(masks, st.integers(1, 100))
+def test_what_is_given_up_is_mine_and_leaves_a_fair_share(mine: int, relays: int) -> None:
+    given_up = surplus(mine, relays)
+    assert given_up & ~mine == 0
+    assert (mine & ~given_up).bit_count() == min(mine.bit_count(), fair_share(relays))

@@ -1,0 +1,67 @@
+"""Delayed events: published when they are due, in nobody's way until then, whatever the date."""
+
+from __future__ import annotations
+
+import pytest
+
+from bothends.errors import Blame
+from bothends.relay.events import Dead
+from tests.relay.conftest import Rig
+from tests.relay.unruly import refuse
+
+
+def test_a_future_event_does_not_hold_its_key_and_comes_when_due(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.start()
+    rig.add("t", b"k", b"later", due_in_s=3600.0)
+    rig.add("t", b"k", b"now")
+    rig.until(lambda: rig.bodies("t") == [b"now"])
+    rig.until(lambda: rig.sql(f"select count(*) from {rig.table('delayed')}") == [(1,)])
+    earlier = "- 3601" if rig.sqlite else "- interval '3601 s'"
+    rig.sql(f"update {rig.table('delayed')} set deliver_at = deliver_at {earlier} returning seq")
+    rig.until(rig.drained)
+    assert rig.bodies("t") == [b"now", b"later"]
+
+
+def test_what_is_due_when_the_cursor_passes_is_published_at_once(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.add("t", b"k", b"past", due_in_s=-5.0)
+    rig.add("t", b"k", b"now")
+    rig.start()
+    rig.until(rig.drained)
+    assert rig.bodies("t") == [b"past", b"now"]
+
+
+def test_a_due_event_waits_behind_its_held_key(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = lambda record: refuse(Blame.EVENT, "invalid") if record.value == b"bad" else None
+    rig.add("t", b"k", b"bad")
+    rig.add("t", b"k", b"due", due_in_s=0.2)
+    relay = rig.start()
+    rig.until(lambda: relay.saw(Dead))
+    rig.until(lambda: [row[:2] for row in rig.held()] == [(b"bad", "dead"), (b"due", "behind")])
+    rig.broker.judge = lambda record: None
+    rig.sql(f"update {rig.table('held')} set owner_request = 'retry' where state = 'dead' returning seq")
+    rig.until(rig.drained)
+    assert rig.bodies("t") == [b"bad", b"due"]
+
+
+def test_a_delayed_event_that_is_rejected_is_tried_alone_and_counted(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = lambda record: refuse(Blame.EVENT, "policy") if record.value == b"bad" else None
+    rig.add("t", b"k", b"bad", b"good", due_in_s=0.05)
+    rig.start()
+    rig.until(lambda: [row[:3] for row in rig.held()] == [(b"bad", "dead", 3), (b"good", "behind", 0)])
+
+
+@pytest.mark.needs("postgresql")
+def test_strange_dates_never_break_a_page(pg: Rig) -> None:
+    pg.broker.create_topic("t", 2)
+    for n, date in enumerate(("infinity", "9999-12-31", "294000-01-01", "-infinity")):
+        pg.add("t", b"odd%d" % n, b"odd%d" % n, deliver_at=date)
+    for n in range(10):
+        pg.add("t", b"k%d" % n, b"%d" % n)
+    pg.start()
+    pg.until(lambda: len(pg.records("t")) == 11)
+    assert b"odd3" in pg.bodies("t")
+    pg.until(lambda: pg.sql("select count(*) from bothends.delayed") == [(3,)])

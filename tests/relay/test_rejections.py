@@ -1,0 +1,197 @@
+"""Rejected events: only a rejection alone is blamed, only its key waits, and what waits keeps its order."""
+
+from __future__ import annotations
+
+import pytest
+
+from bothends.core.retry import Retry
+from bothends.errors import Blame, PublishError
+from bothends.ports import Outgoing
+from bothends.relay.events import Dead, Published, Rejected
+from tests.relay.conftest import Rig
+from tests.relay.unruly import refuse
+
+BAD = b"bad"
+
+
+def bad_only(record: Outgoing) -> PublishError | None:
+    return refuse(Blame.EVENT, "policy") if record.value == BAD else None
+
+
+def too_large(record: Outgoing) -> PublishError | None:
+    return refuse(Blame.EVENT, "too_large") if len(record.value or b"") > 2000 else None
+
+
+def test_one_oversized_event_among_ten_takes_nobody_along(rig: Rig) -> None:
+    rig.broker.create_topic("t", 4)
+    rig.broker.judge = too_large
+    rig.add("t", b"A", b"a1")
+    rig.add("t", b"B", b"x" * 5000, b"b2")
+    for n in range(7):
+        rig.add("t", b"C%d" % n, b"c%d" % n)
+    relay = rig.start()
+    rig.until(lambda: relay.saw(Dead))
+    rig.until(lambda: len(rig.records("t")) == 8)
+    rig.until(lambda: len(rig.held()) == 2)
+    assert [(state, attempts, reason) for _, state, attempts, reason in rig.held()] == [
+        ("dead", 1, "too_large"), ("behind", 0, "")]
+    assert relay.saw(Rejected) == [Rejected("t", "too_large", 1)]
+    assert relay.saw(Dead) == [Dead("t", "too_large", True)]
+
+
+def test_with_pass_the_key_goes_on_after_a_dead_event(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = bad_only
+    rig.add("t", b"k", b"1", BAD, b"3", b"4")
+    relay = rig.start(publish=Retry(attempts=3, first_s=0.01, factor=1.0, then="pass"))
+    rig.until(lambda: rig.bodies("t") == [b"1", b"3", b"4"])
+    rig.until(lambda: rig.held() == [(BAD, "dead", 3, "policy")])
+    assert [r.attempts for r in relay.saw(Rejected)] == [1, 2, 3]
+    assert relay.saw(Dead) == [Dead("t", "policy", False)]
+    rig.add("t", b"k", b"5")
+    rig.until(lambda: rig.bodies("t") == [b"1", b"3", b"4", b"5"])
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_a_key_keeps_its_order_over_retries_and_others_do_not_wait(rig: Rig, fails: int) -> None:
+    rig.broker.create_topic("t", 3)
+    tries = 0
+
+    def judge(record: Outgoing) -> PublishError | None:
+        nonlocal tries
+        if record.value != b"K1":
+            return None
+        tries += 1
+        return refuse(Blame.EVENT, "policy") if tries <= fails + 1 else None  # once in company, then alone
+
+    rig.broker.judge = judge
+    rig.add("t", b"K", b"K1", b"K2", b"K3")
+    rig.add("t", b"L", b"L4", b"L5")
+    relay = rig.start(publish=Retry(attempts=5, first_s=0.02, factor=1.0, then="hold"))
+    rig.add("t", b"K", b"K6")
+    rig.until(rig.drained)
+    assert rig.bodies("t", b"K") == [b"K1", b"K2", b"K3", b"K6"]
+    assert rig.bodies("t", b"L") == [b"L4", b"L5"]
+    assert [r.attempts for r in relay.saw(Rejected)] == list(range(1, fails + 1))
+
+
+def test_attempts_count_runs_alone_and_the_last_one_is_still_a_run(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = bad_only
+    rig.add("t", b"k", BAD)
+    rig.add("t", None, BAD)
+    relay = rig.start(publish=Retry(attempts=2, first_s=0.01, factor=1.0, then="hold"))
+    rig.until(lambda: len(relay.saw(Dead)) == 2)
+    assert sorted(row[1:] for row in rig.held()) == [("dead", 2, "policy")] * 2
+    assert len(relay.saw(Rejected)) == 4
+
+
+def test_events_without_a_key_never_wait_for_each_other(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = bad_only
+    rig.add("t", None, b"1", BAD, b"3")
+    rig.start()
+    rig.until(lambda: [row[1] for row in rig.held()] == ["dead"])
+    rig.add("t", None, b"4")
+    rig.until(lambda: sorted(b or b"" for b in rig.bodies("t")) == [b"1", b"3", b"4"])
+
+
+def test_attempts_and_order_survive_a_restart(rig: Rig) -> None:
+    rig.broker.create_topic("t", 2)
+    rig.broker.judge = bad_only
+    rig.add("t", b"k", BAD, b"2")
+    first = rig.start(publish=Retry(attempts=5, first_s=0.01, factor=1.0, then="hold"))
+    rig.until(lambda: len(first.saw(Rejected)) >= 2)
+    first.stop()
+    spent = rig.held()[0][2]
+    assert rig.held()[0][:2] == (BAD, "retrying")
+    rig.add("t", b"k", b"3")
+    second = rig.start(publish=Retry(attempts=5, first_s=0.01, factor=1.0, then="hold"))
+    rig.until(lambda: second.saw(Dead))
+    assert [r.attempts for r in second.saw(Rejected)] == list(range(spent + 1, 6))
+    rig.until(lambda: [row[:2] for row in rig.held()] == [(BAD, "dead"), (b"2", "behind"), (b"3", "behind")])
+    assert rig.bodies("t") == []
+
+
+def _ask(rig: Rig, request: str) -> None:
+    rig.sql(f"update {rig.table('held')} set owner_request = :request where state = 'dead' returning seq", request=request)
+
+
+@pytest.mark.parametrize(
+    ("request_", "left"), [("retry", []), ("skip", [(BAD, "dead", 3, "policy")]), ("discard", [])])
+def test_operators_requests_are_carried_out_by_the_owner(
+    rig: Rig, request_: str, left: list[tuple[bytes, str, int, str]]
+) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = bad_only
+    rig.add("t", b"k", BAD, b"2", b"3")
+    relay = rig.start()
+    rig.until(lambda: relay.saw(Dead))
+    rig.broker.judge = lambda record: None
+    _ask(rig, request_)
+    published = [b"2", b"3"] if request_ != "retry" else [BAD, b"2", b"3"]
+    rig.until(lambda: rig.bodies("t") == published)
+    rig.until(lambda: rig.held() == left)
+    rig.add("t", b"k", b"4")
+    rig.until(lambda: rig.bodies("t") == [*published, b"4"])
+    asked = rig.sql(f"select count(*) from {rig.table('held')} where owner_request is not null")
+    assert asked == [(0,)]
+
+
+def test_a_failing_key_costs_the_others_nothing_but_its_lane(rig: Rig) -> None:
+    rig.broker.create_topic("t", 4)
+    rig.broker.judge = bad_only
+    rig.add("t", b"bad", BAD)
+    for n in range(40):
+        rig.add("t", b"k%d" % (n % 8), *(b"%d" % (n * 25 + m) for m in range(25)))
+        rig.add("t", b"bad", b"after")
+    relay = rig.start(publish=Retry(attempts=4, first_s=0.05, factor=1.0, then="hold"))
+    rig.until(lambda: relay.saw(Dead))
+    rig.until(lambda: len(rig.records("t")) == 1000)
+    for n in range(8):
+        bodies = [int(b or b"0") for b in rig.bodies("t", b"k%d" % n)]
+        assert bodies == sorted(bodies)
+    rig.until(lambda: len(rig.held()) == 41)
+    assert {row[1] for row in rig.held()[1:]} == {"behind"}
+
+
+def test_a_large_held_backlog_is_released_in_order_while_more_comes(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = bad_only
+    rig.add("t", b"k", BAD, *(b"%d" % n for n in range(700)))
+    relay = rig.start()
+    rig.until(lambda: relay.saw(Dead))
+    rig.until(lambda: len(rig.held()) == 701)
+    rig.broker.judge = lambda record: None
+    _ask(rig, "retry")
+    for n in range(700, 1000, 10):
+        rig.add("t", b"k", *(b"%d" % m for m in range(n, n + 10)))
+    rig.until(rig.drained)
+    assert rig.bodies("t") == [BAD, *(b"%d" % n for n in range(1000))]
+    rig.until(lambda: sum(p.records for p in relay.saw(Published)) == 1001)
+
+
+def test_a_whole_batch_of_suspects_is_cleared_one_by_one(rig: Rig) -> None:
+    """A broker that rejects a batch for one big record names all of them."""
+    rig.broker.create_topic("t", 4)
+    lied = False
+
+    def judge(record: Outgoing) -> PublishError | None:
+        nonlocal lied
+        if len(rig.broker.sent[-1]) > 1 and not lied:
+            lied = record.value == b"59"
+            return refuse(Blame.EVENT, "too_large")
+        return refuse(Blame.EVENT, "too_large") if record.value == BAD else None
+
+    rig.broker.judge = judge
+    rig.connection.begin()
+    for n in range(60):
+        rig.connection.execute(rig.insert("t", b"k%d" % (n % 20), BAD if n == 30 else b"%d" % n))
+    rig.connection.commit()
+    relay = rig.start()
+    rig.until(lambda: relay.saw(Dead))
+    rig.until(lambda: len(rig.records("t")) == 57)  # 30 is dead, 50 waits behind it
+    for n in range(20):
+        bodies = [int(b or b"0") for b in rig.bodies("t", b"k%d" % n)]
+        assert bodies == sorted(bodies)
+    rig.until(lambda: [row[:2] for row in rig.held()] == [(BAD, "dead"), (b"50", "retrying")])
