@@ -62,7 +62,7 @@ class _Child:
 
 class Supervisor:
     """``run()`` returns the exit status: 0 after a stop in time, 1 where something had to be killed or the last child
-    failed for good, 2 where a child found the configuration wrong before anything ran."""
+    failed for good, 2 where a child found the configuration wrong before all were ready for the first time."""
 
     def __init__(
         self, tasks: Sequence[Task], *, stop_timeout_s: float = 20.0, silence_s: float = SILENCE_S,
@@ -78,7 +78,6 @@ class Supervisor:
         self._signals = 0
         self._stop_by: float | None = None
         self._killed = 0
-        self._any_ready = False
         self._wrong_use = False
         self._was_running = False
 
@@ -185,7 +184,6 @@ class Supervisor:
         child.heard_at, child.has_beaten = time.monotonic(), True
         if b"r" in heard and child.ready_at is None:
             child.ready_at = child.heard_at
-            self._any_ready = True
 
     def _hang_up(self, child: _Child) -> None:
         if child.link is not None:
@@ -204,7 +202,7 @@ class Supervisor:
             return
         if code == EXIT_WRONG_USE:
             child.finished = True
-            if not self._any_ready:
+            if not self._was_running:  # said at the first start, loudly; later it takes nobody else along
                 self._wrong_use = True
                 self._signals = max(self._signals, 1)
             return
