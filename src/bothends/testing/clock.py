@@ -5,11 +5,17 @@ runs in a test is what runs in production.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bothends.stores import Store
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["clock_forward", "seconds_to_next_retry", "table"]
+__all__ = ["clock_forward", "retry_now", "seconds_to_next_retry", "table"]
+
+_EARLIER = {
+    "postgresql": "clock_timestamp() - interval '1 second'", "sqlite": "(julianday('now') - 2440587.5) * 86400.0 - 1.0",
+}
 
 _TIMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("outbox", ("deliver_at",)),
@@ -44,8 +50,9 @@ def clock_forward(store: Store, seconds: float) -> Steps[None]:
         yield Sql(f"update {table(store, name)} set {assignments}", {"by": float(seconds)})
 
 
-def seconds_to_next_retry(store: Store) -> Steps[float | None]:
-    """Seconds until the next retry of a parked message or a held event is due (0: now); None where none waits.
+def seconds_to_next_retry(store: Store, consumers: Sequence[int]) -> Steps[float | None]:
+    """Seconds until the next retry is due (0: now), of a message parked by one of ``consumers`` (their numbers) or of a
+    held event; None where none waits.
 
     Delayed events, keys that an operator must release and schemas that a new version must bring do not count.
     """
@@ -53,9 +60,18 @@ def seconds_to_next_retry(store: Store) -> Steps[float | None]:
         left = "extract(epoch from min(next_at) - clock_timestamp())::float8"
     else:
         left = "min(next_at) - (julianday('now') - 2440587.5) * 86400.0"
+    numbers = ", ".join(str(int(number)) for number in consumers) or "null"
     waits: list[float] = []
-    for name in ("blocked_keys", "held"):
-        result = yield Sql(f"select {left} from {table(store, name)} where state = 'retrying'")
+    for name, whose in (("blocked_keys", f"and consumer in ({numbers})"), ("held", "")):
+        result = yield Sql(f"select {left} from {table(store, name)} where state = 'retrying' {whose}")
         if (seconds := result.rows[0][0]) is not None:
             waits.append(max(0.0, float(seconds)) + _MARGIN_S)
     return min(waits, default=None)
+
+
+def retry_now(store: Store, consumer: int) -> Steps[None]:
+    """Whatever ``consumer`` has parked for a retry is due now, without the clock moving for anybody else."""
+    yield Sql(
+        f"update {table(store, 'blocked_keys')} set next_at = {_EARLIER[store.dialect]} "
+        f"where consumer = :consumer and state = 'retrying'", {"consumer": consumer}, rows=False,
+    )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bothends.errors import MissingExtra
 from bothends.stores import Store, open_store
 from bothends.stores.connection import Connection
 from bothends.stores.schema import apply
+from bothends.stores.sqlite.connection import BUSY_TIMEOUT_MS
 from bothends.stores.steps import Steps, run
 from bothends.testing.clock import clock_forward, seconds_to_next_retry
 from bothends.testing.snapshots import Snapshot, snapshot
@@ -18,14 +21,19 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.orm import Session
 
-__all__ = ["Database", "memory_url"]
+__all__ = ["Database", "memory_name", "memory_url"]
 
 T = TypeVar("T")
 
 
+def memory_name() -> str:
+    """A name that nobody else has."""
+    return f"harness-{uuid.uuid4().hex}"
+
+
 def memory_url() -> str:
     """The URL of an in-memory database that nobody else has."""
-    return f"sqlite:///:memory:harness-{uuid.uuid4().hex}"
+    return f"sqlite:///:memory:{memory_name()}"
 
 
 class Database:
@@ -59,9 +67,12 @@ class Database:
     @property
     def connection(self) -> Any:
         """A driver's connection for the test itself (``sqlite3`` or psycopg), in autocommit, closed at the end."""
+        return self._own().driver
+
+    def _own(self) -> Connection:
         if self._mine is None:
             self._mine = self.store.connect(name="bothends-test")
-        return self._mine.driver
+        return self._mine
 
     def session(self) -> Session:
         """A new SQLAlchemy session, closed at the end."""
@@ -74,6 +85,17 @@ class Database:
         session = Session(self._engine)
         self._sessions.append(session)
         return session
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """A transaction on a connection of the test itself; gives the driver's connection."""
+        connection = self._own()
+        connection.begin()
+        try:
+            yield connection.driver
+            connection.commit()
+        finally:
+            connection.rollback()
 
     def run(self, steps: Steps[T]) -> T:
         """Runs ``steps`` on the harness's own connection, each statement by itself."""
@@ -89,9 +111,9 @@ class Database:
         finally:
             connection.rollback()
 
-    def next_retry_s(self) -> float | None:
-        """Seconds until the next retry is due; None where none waits."""
-        return self.run(seconds_to_next_retry(self.store))
+    def next_retry_s(self, consumers: Sequence[int]) -> float | None:
+        """Seconds until the next retry of one of these consumers (by number) is due; None where none waits."""
+        return self.run(seconds_to_next_retry(self.store, consumers))
 
     def snapshot(self) -> Snapshot:
         return self.run(snapshot(self.store))
@@ -101,18 +123,16 @@ class Database:
         if self.store.dialect != "sqlite":
             return
         connection = self._open_connection()
-        (timeout_ms,) = connection.driver.execute("pragma busy_timeout").fetchone()
-        connection.driver.execute("pragma busy_timeout = 0")
         try:
+            connection.driver.execute("pragma busy_timeout = 0")
             connection.begin()
+            connection.rollback()
+            connection.driver.execute(f"pragma busy_timeout = {BUSY_TIMEOUT_MS}")
         except sqlite3.OperationalError as error:
             raise AssertionError(
                 f"somebody holds a write transaction on {self.url}: commit (or roll back) the test's session "
                 f"before settle() and advance()"
             ) from error
-        finally:
-            connection.rollback()
-            connection.driver.execute(f"pragma busy_timeout = {int(timeout_ms)}")
 
     def _open_connection(self) -> Connection:
         if self._anchor is None:
@@ -128,7 +148,7 @@ def _engine(store: Store) -> Engine:
         _, _, rest = store.url.partition("://")
         return create_engine(f"postgresql+psycopg://{rest}", poolclass=NullPool)
     from bothends.integrations.sqlalchemy import explicit_begin
-    from bothends.stores.sqlite.connection import BUSY_TIMEOUT_MS, location
+    from bothends.stores.sqlite.connection import location
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -160,10 +160,10 @@ class BrokerConformance:
 
     def test_records_are_stamped_by_the_clock(self, broker: Broker, make_topic: MakeTopic) -> None:
         topic = make_topic(1)
-        before = datetime.now(timezone.utc) - timedelta(seconds=5)
+        before = datetime.now(UTC) - timedelta(seconds=5)
         publish(broker, numbered(topic, 0, 1))
-        stamp = datetime.fromtimestamp(log_of(broker, topic)[0].timestamp_ms / 1000, timezone.utc)
-        assert before <= stamp <= datetime.now(timezone.utc) + timedelta(seconds=5)
+        stamp = datetime.fromtimestamp(log_of(broker, topic)[0].timestamp_ms / 1000, UTC)
+        assert before <= stamp <= datetime.now(UTC) + timedelta(seconds=5)
 
     def test_a_record_that_is_too_large_is_the_events_fault(self, broker: Broker, make_topic: MakeTopic) -> None:
         topic = make_topic(1)
@@ -404,8 +404,8 @@ class BrokerConformance:
     def test_a_date_begins_with_the_first_record_since(self, broker: Broker, make_topic: MakeTopic, group: str) -> None:
         topic = make_topic(1)
         publish(broker, numbered(topic, 0, 5))
-        stamp = datetime.fromtimestamp((log_of(broker, topic)[-1].timestamp_ms + 1) / 1000, timezone.utc)
-        until(lambda: datetime.now(timezone.utc) > stamp + timedelta(milliseconds=2), "the clock has moved on")
+        stamp = datetime.fromtimestamp((log_of(broker, topic)[-1].timestamp_ms + 1) / 1000, UTC)
+        until(lambda: datetime.now(UTC) > stamp + timedelta(milliseconds=2), "the clock has moved on")
         publish(broker, numbered(topic, 5, 8))
         for since, expected in ((stamp, [5, 6, 7]), (stamp - timedelta(days=1), list(range(8))), (stamp + timedelta(days=1), [])):
             reader = Reader(broker, f"{group}-{len(expected)}", topic, start=StartAt(since))
