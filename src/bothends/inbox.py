@@ -35,6 +35,13 @@ class Batch(Work):
         self._up_to: Delivery | None = None
         self._alone = False
 
+    def successor(self, culprit: Delivery, error: BaseException) -> Batch:
+        """What is left, for another thread: this one is stuck in the run of ``culprit``, which is charged."""
+        left = Batch(self.plan, self.deliveries)
+        left.run, left._up_to, left.waiting_partitions = self.run, culprit, self.waiting_partitions
+        left._charge(culprit, error)
+        return left
+
     def acts(self) -> Acts[None]:
         try:
             while part := self._next_part():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Isolation"]
+__all__ = ["PROCESS", "Isolation"]
 
 _LOOK_S = 0.1
 
@@ -51,3 +51,7 @@ class Isolation:
         with self._condition:
             self._secluded = False
             self._condition.notify_all()
+
+
+PROCESS = Isolation()
+"""The one of this process: a death is the whole process's, whatever services and consumers run in it."""

@@ -52,6 +52,13 @@ class Drain(Work):
         """What this turn has in hand."""
         return self._waiting
 
+    def successor(self, culprit: Delivery, error: BaseException) -> Drain:
+        """What is left, for another thread: this one is stuck in the run of ``culprit``, which is charged."""
+        left = Drain(self.plan, self.lease)
+        left.run, left.done, left._waiting, left._singly = self.run, self.done, self._waiting, True
+        left._charge(culprit, error)
+        return left
+
     def acts(self) -> Acts[None]:
         try:
             while not self._finished and len(self.done) < DRAIN_MAX:

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bothends.acts import Act, Acts, Call, Called, Do, Pause, Released, TransactionIs, drive, drive_async
@@ -60,6 +60,14 @@ class _Common:
         self.begun_at: float | None = None
         """Since when a transaction is open (monotonic seconds)."""
 
+    @property
+    def _is_postgresql(self) -> bool:
+        return self.plan.store.dialect == "postgresql"
+
+    def _should_speak(self, older_than_s: float) -> bool:
+        begun_at = self.begun_at
+        return self._is_postgresql and begun_at is not None and time.monotonic() - begun_at > older_than_s
+
     def _fence(self) -> None:
         if self.fenced():
             raise Released("the partition was given up, or the process is stopping")
@@ -82,6 +90,17 @@ class _Common:
     def _share(self) -> None:
         while not self.isolation.share(lambda: False):
             pass  # pragma: no cover - it only gives up when asked to
+
+    @contextlib.contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Around a run of acts: nothing runs while a suspect of this process runs alone."""
+        if not self.isolation.share(lambda: self.stopping() or self.fenced()):
+            raise Released("the process is stopping")
+        try:
+            yield
+        finally:
+            self._loud()
+            self.isolation.unshare()
 
     def _ending(self, connection: Connection | AsyncConnection) -> None:
         self.begun_at = None
@@ -150,15 +169,9 @@ class Seat(_Common):
 
     def drive(self, acts: Acts[None]) -> None:
         """Carries out ``acts``. Raises StoreUnavailable, Released."""
-        if not self.isolation.share(lambda: self.stopping() or self.fenced()):
-            acts.close()
-            raise Released("the process is stopping")
-        try:
+        with self.sharing():
             self.connect()
             drive(acts, self)
-        finally:
-            self._loud()
-            self.isolation.unshare()
 
     def perform(self, act: Act) -> Any:
         connection = self.connection
@@ -236,6 +249,22 @@ class Seat(_Common):
             error, scope.drafts, _transaction(connection), connection.usable(), scope.begun, guard.tripped,
         )
 
+    def keep_alive(self, older_than_s: float) -> None:
+        """From another thread: a statement in a transaction that has been open for a while, so that the database sees
+        that this process is not frozen. Busy connections show it by themselves."""
+        connection = self.connection
+        if connection is None or not self._should_speak(older_than_s):
+            return
+        driver = connection.driver
+        with contextlib.suppress(Exception):  # a failed transaction, a lost connection: its own thread will see it
+            if not driver.lock.locked() and driver.pgconn.pipeline_status.name == "OFF":
+                driver.execute("select 1")
+
+    def backend(self) -> list[int]:
+        """The number of the database's process that serves this seat."""
+        connection = self.connection
+        return [connection.driver.info.backend_pid] if connection is not None and self._is_postgresql else []
+
     def abandon(self) -> None:
         """From another thread: the handler that runs now never gets to commit. Its statements fail, its transaction is
         rolled back by the database."""
@@ -287,6 +316,7 @@ class AsyncSeat(_Common):
         self._sessions: AsyncSessions | None = None
         self._tools: Tools | None = None
         self._handlers: dict[int, Callable[[Any, Any], Any]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.cancelled = False
         """Set before the run is cancelled from outside, so that it is not taken for the handler's own."""
 
@@ -317,6 +347,7 @@ class AsyncSeat(_Common):
                 await connection.close()
 
     async def drive(self, acts: Acts[None]) -> None:
+        self._loop = asyncio.get_running_loop()
         await self.connect()
         await drive_async(acts, self)
 
@@ -348,6 +379,23 @@ class AsyncSeat(_Common):
         else:
             await asyncio.to_thread(self._loud)
         return None
+
+    def keep_alive(self, older_than_s: float) -> None:
+        """As ``Seat.keep_alive``; the statement is sent by the event loop, so a blocked loop is silent."""
+        if self._loop is not None and self._should_speak(older_than_s):
+            asyncio.run_coroutine_threadsafe(self._speak(), self._loop)
+
+    async def _speak(self) -> None:
+        connection = self.connection
+        if connection is None or connection.driver.lock.locked():
+            return
+        with contextlib.suppress(Exception):
+            await connection.driver.execute("select 1")
+
+    def backend(self) -> list[int]:
+        """As ``Seat.backend``."""
+        connection = self.connection
+        return [connection.driver.info.backend_pid] if connection is not None and self._is_postgresql else []
 
     async def _join(self) -> None:
         if self._sessions is not None:

@@ -15,6 +15,8 @@ class Registered(NamedTuple):
     """As declared at the first start."""
     paused: bool
     first: bool
+    processed: int = 0
+    """Messages processed so far, as last written down."""
 
 
 class Consumed(NamedTuple):

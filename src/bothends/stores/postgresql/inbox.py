@@ -32,7 +32,7 @@ class PostgresqlInbox(PostgresqlParking):
             insert into {s}.consumers (name, service, owner, start_at, topics)
             values (:name, :service, :owner, :start_at, :topics)
             on conflict (name) do update set owner = excluded.owner, topics = excluded.topics
-            returning id, start_at, paused, xmax = 0"""
+            returning id, start_at, paused, xmax = 0, processed"""
         self._rename = f"""
             update {s}.consumers set name = :name where name = :alias
             and not exists (select 1 from {s}.consumers where name = :name) returning id"""
@@ -92,8 +92,7 @@ class PostgresqlInbox(PostgresqlParking):
         result = yield Sql(self._register, {
             "name": name, "service": service, "owner": owner, "start_at": start_at, "topics": json.dumps(list(topics)),
         })
-        id, start, paused, first = result.rows[0]
-        return Registered(id, start, paused, first)
+        return Registered(*result.rows[0])
 
     def rename(self, alias: str, name: str) -> Steps[bool]:
         """Takes over the inbox of a consumer that was called ``alias``, unless ``name`` has one already."""

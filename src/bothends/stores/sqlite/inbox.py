@@ -33,11 +33,11 @@ class SqliteInbox(SqliteParking):
         result = yield Sql(
             "insert into bothends_consumers (name, service, owner, start_at, topics) "
             "values (:name, :service, :owner, :start_at, :topics) "
-            "on conflict (name) do update set owner = excluded.owner, topics = excluded.topics returning id, start_at, paused",
+            "on conflict (name) do update set owner = excluded.owner, topics = excluded.topics returning id, start_at, paused, processed",
             {"name": name, "service": service, "owner": owner, "start_at": start_at, "topics": json.dumps(list(topics))},
         )
-        id, start, paused = result.rows[0]
-        return Registered(id, start, bool(paused), not before.rows)
+        id, start, paused, processed = result.rows[0]
+        return Registered(id, start, bool(paused), not before.rows, processed)
 
     def rename(self, alias: str, name: str) -> Steps[bool]:
         """Takes over the inbox of a consumer that was called ``alias``, unless ``name`` has one already."""

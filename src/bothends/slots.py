@@ -1,0 +1,281 @@
+"""Slots: each a thread with a database connection of its own. A key always comes to the same slot, so its messages run in
+order while other keys run beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bothends.acts import Acts, Released
+from bothends.core.consuming import HandlerTimeout, describe_error
+from bothends.core.states import Outcome
+from bothends.deliveries import Delivery, read
+from bothends.errors import StoreUnavailable
+from bothends.floor import Delivered, Floor, HandlerStuck, Item, StoreLost
+from bothends.forwarding import Forwarder, due_s
+from bothends.inbox import Batch
+from bothends.parking import Drain
+from bothends.ports import Partition
+from bothends.seats import AsyncSeat, Seat
+from bothends.stores.inboxes import Lease
+from bothends.telemetry import logs
+
+__all__ = ["Slot"]
+
+_LOOK_S = 0.2
+_BACKOFF_FIRST_S, _BACKOFF_CAP_S = 0.05, 1.0
+_CLEAN_TO_GROW = 20
+_GROWTH = 1.25
+_log = logs.get("worker")
+
+
+class Slot:
+    """``put`` and ``give`` are called by other threads; everything else happens on the slot's own."""
+
+    def __init__(
+        self, floor: Floor, index: int, *, forwarder: Forwarder, queue: deque[Item] | None = None,
+        drains: deque[Lease] | None = None, first: Batch | Drain | None = None, first_items: Sequence[Item] = (),
+    ) -> None:
+        self.floor = floor
+        self.index = index
+        self.queue: deque[Item] = queue if queue is not None else deque()
+        self.drains: deque[Lease] = drains if drains is not None else deque()
+        self.holding: frozenset[tuple[Partition, int]] = frozenset()
+        self.abandoned = False
+        self._forwarder = forwarder
+        self._condition = threading.Condition()
+        self._current: Batch | Drain | None = first
+        self._items: list[Item] = list(first_items)
+        self._size = float(self.floor.the_plan.consumer.batch_max)
+        self._clean = 0
+        plan = floor.the_plan
+        options: dict[str, Any] = {
+            "resources": floor.resources, "isolation": floor.isolation, "fence": self._fenced,
+            "stopping": floor.halted.is_set,
+        }
+        self.seat: Seat | AsyncSeat = AsyncSeat(plan, **options) if plan.consumer.is_async else Seat(plan, **options)
+        self._thread = threading.Thread(target=self._run, name=f"bothends-slot-{index}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, items: Sequence[Item]) -> None:
+        with self._condition:
+            self.queue.extend(items)
+            self._condition.notify_all()
+
+    def give(self, lease: Lease) -> None:
+        with self._condition:
+            self.drains.append(lease)
+            self._condition.notify_all()
+
+    def drop(self, lost: Callable[[Item], bool]) -> None:
+        """Forgets records that were not begun."""
+        with self._condition:
+            kept = [item for item in self.queue if not lost(item)]
+            self.queue.clear()
+            self.queue.extend(kept)
+
+    def wake(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+
+    def busy(self) -> bool:
+        return self._current is not None
+
+    def join(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def give_up(self) -> None:
+        """The time to stop is over: a synchronous handler that still runs loses its connection, and never commits."""
+        if isinstance(self.seat, Seat):
+            self.abandoned = True
+            self.seat.abandon()
+
+    def overdue(self) -> Delivery | None:
+        """The message whose synchronous handler runs for too long."""
+        running = self.seat.running if isinstance(self.seat, Seat) else None
+        if running is None or time.monotonic() - running[1] <= self.floor.the_plan.consumer.timeout_s:
+            return None
+        return running[0]
+
+    def replace(self, culprit: Delivery) -> Slot:
+        """Abandons this slot's thread, which is stuck in a handler, and goes on in another one: the message is charged
+        with its run, the others are run again."""
+        self.abandoned = True
+        seat, work = self.seat, self._current
+        assert isinstance(seat, Seat)
+        threading.Thread(target=seat.abandon, name="bothends-abandon", daemon=True).start()
+        timeout_s = self.floor.the_plan.consumer.timeout_s
+        successor = work.successor(culprit, HandlerTimeout(f"the handler ran longer than timeout_s={timeout_s:g}")) if work else None
+        self.floor.observe(HandlerStuck(self.floor.the_plan.consumer.name))
+        return Slot(
+            self.floor, self.index, forwarder=self._forwarder, queue=self.queue, drains=self.drains, first=successor,
+            first_items=self._items,
+        )
+
+    def _fenced(self) -> bool:
+        return self.abandoned or self.floor.fenced(self.holding)
+
+    def _run(self) -> None:
+        try:
+            while not self.abandoned and (self._current is not None or self._take()):
+                self._work()
+        finally:
+            self._close()
+
+    def _take(self) -> bool:
+        """Waits for work; False where there will be none."""
+        floor = self.floor
+        while True:
+            with self._condition:
+                while not (self.queue or self.drains) or not floor.suspects_known.is_set():
+                    if floor.stopping.is_set() or self.abandoned:
+                        return False
+                    self._condition.wait(_LOOK_S)
+                if floor.stopping.is_set() or self.abandoned:
+                    return False
+                if self.drains:
+                    self._current, self._items = Drain(floor.the_plan, self.drains.popleft()), []
+                    self.holding = frozenset()
+                    return True
+                most = max(1, int(self._size))
+                items = [self.queue.popleft() for _ in range(min(most, len(self.queue)))]
+                self._items = [item for item in items if self._may_run(item)]
+                self.holding = frozenset((item.partition, item.generation) for item in self._items)
+                if self._items:
+                    consumer = floor.the_plan.consumer
+                    self._current = Batch(floor.the_plan, [read(consumer, item.record) for item in self._items])
+                    return True
+
+    def _may_run(self, item: Item) -> bool:
+        if not self.floor.owns(item):
+            return False
+        due = due_s(item.record)
+        if item.partition in self.floor.waiting or item.partition in self.floor.set_aside or due > self.floor.now_s():
+            self.floor.put_aside(item, due)
+            return False
+        return True
+
+    def _work(self) -> None:
+        work = self._current
+        assert work is not None
+        began = time.monotonic()
+        wait_s = _BACKOFF_FIRST_S
+        lost = False
+        while True:
+            try:
+                self._drive(work.acts())
+                break
+            except Released:
+                break
+            except Exception as error:
+                if self.abandoned:
+                    return
+                if not lost:
+                    lost = True
+                    self._tell_lost(error)
+                if self._fenced() or self.floor.halted.wait(wait_s) or self._give_up():
+                    break
+                wait_s = min(wait_s * 2, _BACKOFF_CAP_S)
+        if self.abandoned:
+            return
+        if lost:
+            _log.info("the database is back, or the work was given up", extra={"consumer": self.floor.the_plan.consumer.name})
+        self._finish(work, time.monotonic() - began)
+        with self._condition:
+            self._current, self._items, self.holding = None, [], frozenset()
+
+    def _give_up(self) -> bool:
+        """Stopping while the database is away: what is in hand is released."""
+        return self.floor.stopping.is_set()
+
+    def _tell_lost(self, error: Exception) -> None:
+        name = self.floor.the_plan.consumer.name
+        if isinstance(error, StoreUnavailable):
+            _log.warning("consumption waits for the database: %s", error, extra={"consumer": name})
+        else:
+            _log.critical("the engine broke; the batch is tried again", exc_info=error, extra={"consumer": name})
+        self.floor.observe(StoreLost(name))
+
+    def _drive(self, acts: Acts[None]) -> None:
+        seat = self.seat
+        if isinstance(seat, Seat):
+            seat.drive(acts)
+            return
+        loop = self.floor.loop
+        assert loop is not None
+        with seat.sharing():
+            future = asyncio.run_coroutine_threadsafe(seat.drive(acts), loop)
+            while not concurrent.futures.wait([future], timeout=_LOOK_S).done:
+                if self._fenced() and not seat.cancelled:
+                    seat.cancelled = True
+                    future.cancel()
+            seat.cancelled = False
+            if future.cancelled():
+                raise Released("the process is stopping, or the partition was given up")
+            future.result()
+
+    def _finish(self, work: Batch | Drain, seconds: float) -> None:
+        """Hands on what is settled, and takes back what is not."""
+        floor = self.floor
+        deliveries = work.deliveries if isinstance(work, Batch) else work.done
+        counts = Counter(d.outcome.value for d in deliveries if d.outcome is not None and d.outcome is not Outcome.RELEASED)
+        if isinstance(work, Drain):
+            with floor.lock:
+                floor.leases.pop(work.lease.key, None)
+        else:
+            self._hand_on(work)
+        if counts["parked"] or isinstance(work, Drain):
+            floor.wake.set()
+        if counts:
+            floor.count(counts)
+            floor.observe(Delivered(floor.the_plan.consumer.name, dict(counts), seconds))
+        self._resize(work)
+
+    def _hand_on(self, batch: Batch) -> None:
+        floor = self.floor
+        if batch.waiting_partitions:
+            with floor.lock:
+                floor.waiting.update(Partition(*p) for p in batch.waiting_partitions)
+        again: list[Item] = []
+        done: list[Item] = []
+        for item, delivery in zip(self._items, batch.deliveries, strict=True):
+            if delivery.outcome is None or delivery.outcome is Outcome.RELEASED:
+                again.append(item)
+            elif delivery.outcome is not Outcome.FORWARDED or self._forwarder.forward(delivery, self._fenced):
+                done.append(item)
+            else:
+                again.append(item)
+        floor.settle(done)
+        kept = [item for item in again if self._may_run(item)]
+        if kept:
+            with self._condition:
+                self.queue.extendleft(reversed(kept))
+
+    def _resize(self, work: Batch | Drain) -> None:
+        """Smaller batches where locks are fought for, slowly growing again."""
+        most = float(self.floor.the_plan.consumer.batch_max)
+        if work.contended:
+            self._size, self._clean = max(1.0, self._size / 2), 0
+        elif self._size < most:
+            self._clean += 1
+            if self._clean >= _CLEAN_TO_GROW:
+                self._size, self._clean = min(most, self._size * _GROWTH + 1), 0
+
+    def _close(self) -> None:
+        seat = self.seat
+        if isinstance(seat, Seat):
+            seat.close()
+        elif self.floor.loop is not None and self.floor.loop.is_running():
+            try:
+                asyncio.run_coroutine_threadsafe(seat.close(), self.floor.loop).result(2)
+            except Exception as error:
+                _log.debug("closing a connection: %s", describe_error(error))
