@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import aiosqlite
@@ -281,12 +281,17 @@ async def test_a_forgotten_await_of_a_transaction_that_is_gone_is_forgotten(
         await session.commit()
 
 
+@pytest.fixture
+def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="wake") as path:  # the path of a socket has at most 107 bytes
+        monkeypatch.setenv("BOTHENDS_RUNTIME_DIR", path)
+        yield path
+
+
 async def test_a_session_wakes_the_relay_after_the_commit(
-    engine: Engine, async_engine: AsyncEngine, which: tuple[str, str], service: Service, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    engine: Engine, async_engine: AsyncEngine, which: tuple[str, str], service: Service, runtime_dir: str
 ) -> None:
-    monkeypatch.setenv("BOTHENDS_RUNTIME_DIR", str(tmp_path))
-    bell, other = (Bell(name, str(tmp_path)) for name in (database_of(which[1]), database_of(f"{which[1]}x")))
+    bell, other = (Bell(name, runtime_dir) for name in (database_of(which[1]), database_of(f"{which[1]}x")))
     explicit_begin(engine)
     with Session(engine) as session:
         service.outbox.add(session, {}, type="t")
