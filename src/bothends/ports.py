@@ -47,7 +47,14 @@ class Publisher(Protocol):
 
     def send(self, batch: int, records: Sequence[Outgoing]) -> None:
         """Hands over one batch (numbers grow by one). Returns when it is queued, at most 5 s later;
-        raises ``PublishError`` (BROKER, ``full``) when there was no room; nothing of the batch was queued then."""
+        raises ``PublishError`` (BROKER, ``full``) when there was no room; nothing of the batch was queued then.
+
+        Does not ask whether a topic exists: ask ``Broker.topic`` before the first record for a topic. Where one is
+        missing all the same, its records fail (PLACE) after some seconds, and nothing overtakes them.
+
+        What comes behind a refused record in its batch, and batches sent before the failure was reported, are not handed
+        over: they fail with reason ``not_sent`` and the blame of the culprit, as far as it is known (else BROKER).
+        ``not_sent`` says nothing about the record itself; others that went down with it have it as well."""
         ...
 
     def poll(self, timeout_s: float) -> list[BatchReport]:
@@ -95,7 +102,12 @@ class Subscription(Protocol):
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """At most ``max_records`` records, in log order per partition; returns at once when there are any.
-        Raises ``PositionLost`` (names the range) when the log no longer has the stored position."""
+
+        A broker that is away gives nothing, and no error. Raises ``PositionLost`` (names the range) when the log no
+        longer has the stored position: at least once, after what other partitions had was delivered; the partition
+        gives nothing until ``rewind``, the others go on. Raises ``PublishError`` when this member can never go on (its
+        name was taken over, it is denied): close it. An exception of a callback comes out of here as well, once
+        nothing that was fetched can get lost by it."""
         ...
 
     def ack(self, positions: Sequence[Origin]) -> None:
@@ -183,7 +195,9 @@ class Broker(Protocol):
     def lag(self, group: str, topics: Sequence[str]) -> list[Lag]: ...
 
     def set_position(self, group: str, position: Origin) -> None:
-        """Sets the stored position of a group that has no live member (operators and tests)."""
+        """Sets the stored position of a group that has no live member (operators and tests). A member that died, or a
+        named one that has just left, counts until its lease is over: this waits for that, at most 12 s; then ConfigError.
+        """
         ...
 
     def read(self, topic: str, *, partition: int, offset: int, max_records: int) -> list[Record]:

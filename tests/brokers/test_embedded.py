@@ -267,7 +267,7 @@ def test_a_name_that_is_taken_over_fences_the_old_member(broker: EmbeddedBroker)
     second.ready(2)
     first.ack()
     with pytest.raises(PublishError) as refusal:
-        until(lambda: [second.poll(), first.poll()] and False, "the first hears of it")
+        until(lambda: second.poll() is first.poll(), "the first hears of it")
     assert refusal.value.reason == "fenced"
     assert first.held == set()
     first.close()

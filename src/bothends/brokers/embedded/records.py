@@ -11,15 +11,32 @@ from collections.abc import Sequence
 import msgspec
 
 from bothends.errors import PositionLost
-from bothends.message import Origin, Record
+from bothends.message import Headers, Origin, Record
 from bothends.ports import Outgoing, Partition
 
 __all__ = ["append", "expire", "read", "topic_of", "trim"]
 
 _READ_BYTES_MAX = 8 * 1024 * 1024
 TRIM_ROWS = 5_000
-_HEADERS = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
-_encode = msgspec.msgpack.encode
+_NAMES_AS_BYTES = b"\xc1"
+"""Begins what is packed otherwise: MessagePack never uses this byte."""
+_decode = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
+_decode_bytes = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def _pack(headers: Headers) -> bytes:
+    """Names as text; those that are not UTF-8 (lone surrogates) as the bytes that they came from."""
+    try:
+        return _encode(headers)
+    except UnicodeEncodeError:
+        return _NAMES_AS_BYTES + _encode([(name.encode("utf-8", "surrogateescape"), data) for name, data in headers])
+
+
+def _unpack(packed: bytes) -> Headers:
+    if packed[:1] == _NAMES_AS_BYTES:
+        return [(name.decode("utf-8", "surrogateescape"), data) for name, data in _decode_bytes(packed[1:])]
+    return _decode(packed)
 
 
 def topic_of(connection: sqlite3.Connection, name: str) -> tuple[int, int]:
@@ -41,8 +58,7 @@ def append(connection: sqlite3.Connection, records: Sequence[Outgoing]) -> None:
             found = topics[name] = (number, [high for (high,) in highs])
         topic, ends = found
         number = random.randrange(len(ends)) if key is None else zlib.crc32(key) % len(ends)
-        named = [(header.encode("utf-8", "surrogateescape"), data) for header, data in headers]
-        rows.append((topic, number, ends[number], key, value, _encode(named), now_ms))
+        rows.append((topic, number, ends[number], key, value, _pack(headers), now_ms))
         ends[number] += 1
     connection.executemany("insert into records values (?, ?, ?, ?, ?, ?, ?)", rows)
     connection.executemany(
@@ -70,8 +86,7 @@ def read(connection: sqlite3.Connection, partition: Partition, offset: int, max_
         "order by offset limit ?", [topic, number, offset, max_records],
     )
     for at, key, value, packed, at_ms in cursor:
-        headers = [(header.decode("utf-8", "surrogateescape"), data) for header, data in _HEADERS.decode(packed)]
-        records.append(Record(Origin(name, number, at), key, value, headers, at_ms))
+        records.append(Record(Origin(name, number, at), key, value, _unpack(packed), at_ms))
         size += len(value or b"") + len(packed)
         if size >= _READ_BYTES_MAX:
             break

@@ -127,7 +127,8 @@ class BrokerConformance:
         topic = make_topic(1)
         bodies = [None, b"", b"null", b"{}", bytes(range(256)), b"x" * 100_000]
         headers = [
-            ("id", b"m1"), ("bad", b"\xc3\x28"), ("name", "ø".encode()), ("empty", b""), ("ø", b"1"), ("all", bytes(range(256))),
+            ("id", b"m1"), ("bad", b"\xc3\x28"), ("name", "ø".encode()), ("empty", b""), ("ø", b"1"),
+            ("all", bytes(range(256))),
         ]
         publish(broker, [Outgoing(topic, b"\x83", body, headers) for body in bodies])
         found = log_of(broker, topic)
@@ -145,15 +146,16 @@ class BrokerConformance:
 
     def test_an_empty_key_is_a_key(self, broker: Broker, make_topic: MakeTopic) -> None:
         topic = make_topic(4)
-        records = [Outgoing(topic, key, b"%d" % n, []) for n in range(100) for key in (None, b"", "é".encode(), "e\u0301".encode())]
-        publish(broker, records)
+        composed, decomposed = "é".encode(), "e\u0301".encode()
+        keys = (None, b"", composed, decomposed)
+        publish(broker, [Outgoing(topic, key, b"%d" % n, []) for n in range(100) for key in keys])
         places: dict[bytes | None, set[int]] = defaultdict(set)
         order: dict[bytes | None, list[int]] = defaultdict(list)
         for record in log_of(broker, topic):
             places[record.key].add(record.origin.partition)
             order[record.key].append(int(record.value or b""))
-        assert set(places) == {None, b"", "é".encode(), "e\u0301".encode()}
-        for key in (b"", "é".encode(), "e\u0301".encode()):
+        assert set(places) == set(keys)
+        for key in (b"", composed, decomposed):
             assert len(places[key]) == 1
             assert order[key] == list(range(100))
         assert sorted(order[None]) == list(range(100))
@@ -407,7 +409,8 @@ class BrokerConformance:
         stamp = datetime.fromtimestamp((log_of(broker, topic)[-1].timestamp_ms + 1) / 1000, UTC)
         until(lambda: datetime.now(UTC) > stamp + timedelta(milliseconds=2), "the clock has moved on")
         publish(broker, numbered(topic, 5, 8))
-        for since, expected in ((stamp, [5, 6, 7]), (stamp - timedelta(days=1), list(range(8))), (stamp + timedelta(days=1), [])):
+        day = timedelta(days=1)
+        for since, expected in ((stamp, [5, 6, 7]), (stamp - day, list(range(8))), (stamp + day, [])):
             reader = Reader(broker, f"{group}-{len(expected)}", topic, start=StartAt(since))
             reader.ready(1)
             assert [int(value or b"") for value in values(reader.read(len(expected)))] == expected
@@ -459,6 +462,16 @@ class BrokerConformance:
         again.subscription.rewind(Origin(topic, 0, 6))
         assert values(again.read(4)) == [b"6", b"7", b"8", b"9"]
         again.close()
+
+    def test_a_position_beyond_the_end_is_reported(self, broker: Broker, make_topic: MakeTopic, group: str) -> None:
+        topic = make_topic(1)
+        publish(broker, numbered(topic, 0, 3))
+        broker.set_position(group, Origin(topic, 0, 1000))
+        reader = Reader(broker, group, topic)
+        with pytest.raises(PositionLost, match="beyond the log's end 3"):
+            until(lambda: reader.poll() != [], "the loss is reported")
+        assert reader.records == []
+        reader.close()
 
     def test_at_most_once_never_delivers_again(self, broker: Broker, make_topic: MakeTopic, group: str) -> None:
         topic = make_topic(1)
