@@ -161,8 +161,17 @@ def test_a_second_signal_ends_the_wait(family: Family) -> None:
     family.until(lambda: "running" in family.events())
     family.signal(signal.SIGINT)
     family.until(lambda: "stopping" in family.events())
+    time.sleep(0.6)  # sooner it would count as the same wish
     family.signal(signal.SIGINT)
     assert family.wait(5) == 1
+
+
+def test_the_same_wish_twice_is_one(family: Family) -> None:
+    family.start({"does": "works"}, stop=60)
+    family.until(lambda: "running" in family.events())
+    family.signal(signal.SIGTERM)
+    family.signal(signal.SIGTERM)
+    assert family.wait() == 0
 
 
 def test_wrong_configuration_ends_it_all_at_once_with_2(family: Family) -> None:

@@ -76,12 +76,15 @@ async def _run(task: Mapping[str, Any], link: Link, state: _State) -> int:
         crew.start()
         told = False
         while not stopping.is_set() and crew.has_work():
-            if not told and crew.is_ready() and crew.first_error() is None:
+            if not crew.is_alive():
+                _exit_with_threads(EXIT_BROKEN)
+            if not told and isinstance(crew.first_error(), ConfigError):
+                break  # said at the start, loudly; later one member takes no other along
+            if not told and crew.is_ready():
                 told = True
                 link.ready()
-                _log.info("ready", extra={"host": socket.gethostname(), **crew.describes})
-            if not crew.is_alive():
-                return EXIT_BROKEN
+                stopped = [member.name for member in crew.members if member.error is not None]
+                _log.info("ready", extra={"host": socket.gethostname(), **crew.describes, "stopped": stopped or None})
             changed.clear()
             waiting = [asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(changed.wait())]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -26,6 +26,8 @@ class Member:
 
     name: str
     run: Callable[[threading.Event, threading.Event], None]
+    helps: bool = False
+    """It serves the others, and is no reason to go on by itself."""
     ready: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     thread: threading.Thread | None = None
@@ -82,8 +84,8 @@ class Crew:
             m.ended and not isinstance(m.error, ConfigError | PositionLost) for m in self.members)
 
     def has_work(self) -> bool:
-        """Some member is still at work."""
-        return any(not member.ended for member in self.members)
+        """Some relay or worker is still at work."""
+        return any(not member.ended and not member.helps for member in self.members)
 
     def problems(self) -> list[str]:
         """Why this process is not ready, one line each; empty: it is."""
@@ -109,4 +111,4 @@ class Crew:
         for member in self.members:
             if member.thread is not None:
                 member.thread.join(max(0.0, deadline - time.monotonic()))
-        return not self.has_work()
+        return all(member.ended for member in self.members)

@@ -24,6 +24,7 @@ from bothends.service import Consumer, Service
 from bothends.settings import Settings
 from bothends.stores import Store, open_store
 from bothends.telemetry import logs
+from bothends.telemetry.tally import Tally
 from bothends.urls import mask
 
 __all__ = ["Roles"]
@@ -38,6 +39,9 @@ class Roles:
         self._app, self._loop = app, loop
         self._brokers: dict[str, Broker] = {}
         self._stores: dict[tuple[str, str], Store] = {}
+        counts_s = [settings.log_counts_s for settings in app.settings.values() if settings.log_counts_s]
+        self._counts_s = min(counts_s, default=0.0)
+        self._tally = Tally(self._counts_s)
 
     @contextlib.asynccontextmanager
     async def crew(self, task: Mapping[str, Any], changed: Callable[[], None]) -> AsyncIterator[Crew]:
@@ -66,6 +70,9 @@ class Roles:
                 if task.get("purges", True):
                     members += self._purgers(consumers)
                 describes |= {"consumers": [c.name for c in consumers], "member": membership.index}
+            if self._counts_s:
+                members.append(Member("tally", self._tally.run, helps=True))
+            stack.callback(self._tally.flush)
             await asyncio.to_thread(self._check_topics)
             yield Crew(members, changed, describes)
 
@@ -99,13 +106,24 @@ class Roles:
                 lease_s=settings.lease_s, renew_s=settings.lease_s / 4, batch_max=settings.relay_batch_max,
                 poll_busy_s=settings.poll_busy_s, poll_idle_s=settings.poll_idle_s, adopt=bool(task.get("adopt")),
                 runtime_dir=settings.runtime_dir),
-            observe=_Topics(broker, settings).observe if settings.create_topics else None,
+            observe=self._observer(broker, settings),
         )
 
         def run(stop: threading.Event, ready: threading.Event) -> None:
             relay.run(stop, ready, stop_timeout_s=float(task["stop_timeout_s"]))
 
         return Member(f"relay {outbox.name}", run)
+
+    def _observer(self, broker: Broker, settings: Settings) -> Callable[[object], None]:
+        if not settings.create_topics:
+            return self._tally.observe
+        topics, tally = _Topics(broker, settings), self._tally
+
+        def observe(record: object) -> None:
+            topics.observe(record)
+            tally.observe(record)
+
+        return observe
 
     def _worker(self, consumer: Consumer, index: int, resources: Any, task: Mapping[str, Any]) -> Member:
         from bothends.worker import Worker
@@ -114,7 +132,7 @@ class Roles:
         worker = Worker(
             consumer, self.store(settings, consumer.service.schema), self.broker(settings),
             prefix=settings.group_prefix, member=f"{socket.gethostname()}-{index}", lease_s=settings.lease_s,
-            loop=self._loop, resources=resources,
+            loop=self._loop, resources=resources, observe=self._tally.observe,
         )
 
         def run(stop: threading.Event, ready: threading.Event) -> None:
@@ -132,7 +150,7 @@ class Roles:
             purger = Purger(self.store(settings, service.schema), self.broker(settings), mine, settings)
             purger.check()
             if settings.purge_interval_s > 0:
-                members.append(Member(f"purger {service.name}", purger.run))
+                members.append(Member(f"purger {service.name}", purger.run, helps=True))
         return members
 
     def _membership(self, consumers: Sequence[Consumer], index: int | None) -> Membership:

@@ -148,6 +148,9 @@ class Settings:
         choices=("auto", "json", "text"))
     log_level: str = _setting(str, "info", "The least level that is logged.",
                               choices=("debug", "info", "warning", "error"))
+    log_counts_s: float = _setting(
+        float, 60.0, "How often a process logs what it did (processed, duplicates, published ...); 0: only at its end.",
+        unit="seconds", low=0, high=86_400)
     origins: dict[str, str] = field(default_factory=dict)
 
 

@@ -31,6 +31,8 @@ START_S = 30.0
 BACKOFF_FIRST_S, BACKOFF_CAP_S = 0.25, 4.0
 SHORT_LIFE_S = 2.0
 """A child that dies sooner after it was ready (or before) is restarted with backoff, others at once."""
+IMPATIENT_S = 0.5
+"""A signal that follows another sooner is the same wish to stop; later, it ends the drain."""
 EXIT_WRONG_USE = 2
 _TICK_S = 0.1
 _log = logs.get("supervisor")
@@ -76,6 +78,7 @@ class Supervisor:
         self._environ = environ
         self._selector = selectors.DefaultSelector()
         self._signals = 0
+        self._signalled_at = -IMPATIENT_S
         self._stop_by: float | None = None
         self._killed = 0
         self._wrong_use = False
@@ -124,7 +127,11 @@ class Supervisor:
                 return self._status()
 
     def _signalled(self, *_: object) -> None:
-        self._signals += 1
+        # Some senders (timeout, process managers) signal the process and then its group: that is one wish, not two.
+        now = time.monotonic()
+        if now - self._signalled_at > IMPATIENT_S:
+            self._signalled_at = now
+            self._signals += 1
 
     def _tend(self, child: _Child, now: float, excused: bool) -> None:
         if child.finished:

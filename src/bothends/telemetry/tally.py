@@ -1,0 +1,67 @@
+"""Tally: what a process did, counted from what relays and workers tell, and logged now and then [M3].
+
+Labels are consumers and outcomes, never ids, keys or texts. What is worth a line of its own (a dead event, a broker that
+is away) is logged at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from bothends.floor import Delivered, HandlerStuck
+from bothends.relay import events as relayed
+from bothends.telemetry import logs
+
+__all__ = ["Tally"]
+
+_log = logs.get("tally")
+_AT_ONCE = (relayed.Dead, relayed.PlaceAway, relayed.BrokerPaused, relayed.Fenced)
+_GOOD_NEWS = (relayed.PlaceBack, relayed.BrokerResumed)
+
+
+class Tally:
+    """``observe`` may be called from any thread; ``run`` is a member of a crew. A line ``counts`` per consumer (and one
+    for what was published) holds what came since the last one; the last is written when the process stops."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._delivered: dict[str, Counter[str]] = {}
+        self._published = 0
+
+    def observe(self, record: object) -> None:
+        if isinstance(record, Delivered):
+            with self._lock:
+                self._delivered.setdefault(record.consumer, Counter()).update(record.outcomes)
+        elif isinstance(record, relayed.Published):
+            with self._lock:
+                self._published += record.records
+        elif isinstance(record, _AT_ONCE):
+            _log.warning(_phrase(record), extra={k: v for k, v in record._asdict().items() if k != "relay"})
+        elif isinstance(record, _GOOD_NEWS):
+            _log.info(_phrase(record), extra=record._asdict())
+        elif isinstance(record, HandlerStuck):
+            _log.error("handler stuck: given up", extra={"consumer": record.consumer})
+
+    def run(self, stop: threading.Event, ready: threading.Event) -> None:
+        ready.set()
+        while not stop.wait(self._every_s):
+            self.flush()
+
+    def flush(self) -> None:
+        """Logs what was counted since the last time; nothing where nothing happened."""
+        with self._lock:
+            delivered, self._delivered = self._delivered, {}
+            published, self._published = self._published, 0
+        if published:
+            _log.info("counts", extra={"published": published})
+        for consumer, outcomes in sorted(delivered.items()):
+            if outcomes:
+                _log.info("counts", extra={"consumer": consumer, **outcomes})
+
+
+def _phrase(record: object) -> str:
+    """``PlaceAway``: ``place away``."""
+    name = type(record).__name__
+    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
