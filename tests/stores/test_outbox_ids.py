@@ -200,6 +200,24 @@ def test_with_an_old_snapshot_an_unseen_id_is_found(
         assert look(own_url).ids == ["a", "b"]
 
 
+def test_a_prepared_transaction_holds_its_ids_across_the_border(own_url: str, service: Service) -> None:
+    with closing(psycopg.connect(own_url)) as first, closing(psycopg.connect(own_url)) as second, \
+            waiting(own_url, second) as wait, ThreadPoolExecutor(1) as pool:
+        set_sequence(first, 2 * CHILD - 3)
+        first.commit()
+        first.tpc_begin(first.xid(1, service.source, "branch"))
+        add(service, first, "a")
+        first.execute("select nextval('bothends.outbox_seq') from generate_series(1, 10)")
+        first.tpc_prepare()
+        result = pool.submit(add, service, second, "a")
+        wait()
+        first.tpc_commit()
+        with pytest.raises(DuplicateEventId):
+            result.result(10)
+        add(service, second, "b")
+        second.commit()
+
+
 def test_many_given_ids_need_few_locks(own_url: str, service: Service) -> None:
     with closing(psycopg.connect(own_url)) as connection:
         for n in range(300):
