@@ -1,0 +1,75 @@
+"""Every Python and shell block of README and docs runs, in the order in which a reader meets it."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, blocks, pages
+from tests.docs.running import Reader
+
+SETUPS = Path(__file__).parent / "setups"
+POSTGRESQL = ("postgresql://postgres@localhost/shop", "postgresql+psycopg://postgres@localhost/shop",
+              "postgresql+asyncpg://postgres@localhost/shop")
+KAFKA = "kafka://localhost:9092"
+TOPICS = ("shop.events", "orders.events", "payments.events")
+
+
+def _wants(page: Path, what: tuple[str, ...]) -> bool:
+    return any(url in block.text for block in blocks(page) for url in what)
+
+
+def _real(page: Path) -> bool:
+    return _wants(page, POSTGRESQL) or _wants(page, (KAFKA,))
+
+
+def _id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+WITH_CODE = [page for page in pages() if any(b.language in ("python", "sh") for b in blocks(page))]
+
+
+@pytest.mark.parametrize("page", [p for p in WITH_CODE if not _real(p)], ids=_id)
+def test_the_page_is_true_on_files(page: Path, tmp_path: Path) -> None:
+    with Reader(tmp_path, prelude=_prelude(page, tmp_path)) as reader:
+        reader.read(blocks(page))
+
+
+@pytest.fixture
+def group_prefix(kafka_url: str) -> Iterator[str]:
+    """What the groups of one page begin with; they are deleted afterwards."""
+    prefix = f"doc{uuid.uuid4().hex[:10]}-"
+    yield prefix
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": kafka_url.removeprefix("kafka://"), "log_level": 0})
+    groups = [g.group_id for g in admin.list_consumer_groups().result().valid if g.group_id.startswith(prefix)]
+    for deleted in admin.delete_consumer_groups(groups).values() if groups else ():
+        deleted.exception()
+
+
+@pytest.mark.parametrize("page", [p for p in WITH_CODE if _real(p)], ids=_id)
+def test_the_page_is_true_on_servers(
+    page: Path, tmp_path: Path, pg_database: str, kafka_url: str, topic_prefix: str, group_prefix: str,
+) -> None:
+    replace = {url: url.split("://")[0] + "://" + pg_database.split("://")[1] for url in POSTGRESQL}
+    replace |= {KAFKA: kafka_url, **{topic: topic_prefix + topic for topic in TOPICS}}
+    with Reader(
+        tmp_path, replace=replace, hide=[topic_prefix, group_prefix], prelude=_prelude(page, tmp_path),
+        environment={"BOTHENDS_GROUP_PREFIX": group_prefix},
+    ) as reader:
+        reader.read(blocks(page))
+
+
+def _prelude(page: Path, directory: Path) -> str:
+    """What a page takes for granted: files beside it, and imports. A folder of ``setups`` named like the page."""
+    setup = SETUPS / page.stem
+    if not setup.is_dir():
+        return ""
+    for file in setup.iterdir():
+        if file.is_file() and file.name != "prelude.py":
+            (directory / file.name).write_text(file.read_text("utf-8"), "utf-8")
+    prelude = setup / "prelude.py"
+    return prelude.read_text("utf-8") if prelude.exists() else ""
