@@ -329,3 +329,31 @@ def test_published_reads_every_topic_that_an_event_went_to() -> None:
             session.commit()
         h.settle()
         assert h.published(StockUpdated) == [StockUpdated("a", 1), StockUpdated("b", 2)]
+
+
+@pytest.mark.parametrize("mode", ["block", "topic"])
+def test_the_other_retry_modes_settle_too(mode: Any, database_url: str) -> None:
+    shop = shops.make(Retry(attempts=4, mode=mode))
+    shop.fail = fails(3)
+    with Harness(shop.orders, shop.stock, database=database_url, deliver_twice=True) as h:
+        stocked(h)
+        place(h, shop, OrderPlaced("1"), OrderPlaced("2"), OrderPlaced("3"))
+        h.settle()
+        assert units(h) == 7
+        assert h.published(OrderPlaced) == [OrderPlaced("1"), OrderPlaced("2"), OrderPlaced("3")]
+    succeeded = [order for order, _ in shop.runs]
+    if mode == "block":
+        assert succeeded == ["1", "1", "1", "1", "2", "3"], "the partition waits for its head"
+    else:
+        assert max(attempt for _, attempt in shop.runs) >= 2
+
+
+def test_a_dead_letter_after_retry_topics() -> None:
+    shop = shops.make(Retry(attempts=2, mode="topic"))
+    shop.fail = fails(2)
+    with Harness(shop.orders, shop.stock) as h:
+        stocked(h)
+        place(h, shop, OrderPlaced("1"))
+        h.settle()
+        assert [(dead.reason, dead.attempts) for dead in h.dead] == [("handler_error", 2)]
+    assert shop.runs == [("1", 1), ("1", 2)]

@@ -5,13 +5,15 @@ runs in a test is what runs in production.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from bothends.stores import Store
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["clock_forward", "retry_now", "seconds_to_next_retry", "table"]
+__all__ = ["VirtualClock", "clock_forward", "retry_now", "seconds_to_next_retry", "table"]
 
 _EARLIER = {
     "postgresql": "clock_timestamp() - interval '1 second'", "sqlite": "(julianday('now') - 2440587.5) * 86400.0 - 1.0",
@@ -31,6 +33,21 @@ this process, which has not slept."""
 
 _MARGIN_S = 0.01
 """SQLite's clock has milliseconds, so a time that is just due is taken a little later."""
+
+
+class VirtualClock:
+    """How far a test has moved the clock, for what is stamped outside of databases: retry topics and histories."""
+
+    def __init__(self) -> None:
+        self.forwarded_s = 0.0
+
+    def now_s(self) -> float:
+        """Unix seconds."""
+        return time.time() + self.forwarded_s
+
+    def now(self) -> str:
+        """RFC 3339."""
+        return datetime.fromtimestamp(self.now_s(), UTC).isoformat(timespec="milliseconds")
 
 
 def table(store: Store, name: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bothends.core.states import Outcome
 from bothends.deliveries import Delivery
 from bothends.errors import ConfigError, Transient
+from bothends.forwarding import retry_topic
 from bothends.message import Record
 from bothends.service import Handler, Service
 from bothends.testing.clock import retry_now
@@ -150,7 +151,7 @@ class Scenario:
     def _collect(self) -> None:
         """Publishes what was added, and gives each consumer its copy."""
         self._stage.publish()
-        for topic in self._stage.topics:
+        for topic in list(self._stage.topics):
             for record in records_of(self._stage.broker, topic, self._seen.get(topic, 0)):
                 self._seen[topic] = record.origin.offset + 1
                 self._published += 1
@@ -173,13 +174,21 @@ class Scenario:
         self._stage.carry_out(queue.intake, batch.acts())
         (delivery,) = batch.deliveries
         outcome = _outcome(delivery)
-        if queue.loses:
+        if outcome is Outcome.FORWARDED:
+            message.record = self._forwarded(queue, delivery)
+        elif queue.loses:
             queue.loses -= 1  # what it did is done, and the broker does not know
         else:
             message.on_its_way = False
         if outcome is Outcome.PARKED:
             message.parked = not self._is_held(queue, delivery)
         return outcome
+
+    def _forwarded(self, queue: _Queue, delivery: Delivery) -> Record:
+        """The copy in the retry topic, which takes the message's place at the head."""
+        queue.intake.forward(delivery)
+        copies = records_of(self._stage.broker, retry_topic(delivery.record.origin.topic))
+        return deque(copies, maxlen=1).pop()
 
     def _is_held(self, queue: _Queue, delivery: Delivery) -> bool:
         """Whether its key waits for an operator: then nothing more happens to it here, and the queue goes on."""

@@ -14,7 +14,7 @@ from bothends.testing.stage import Stage
 
 __all__ = ["ROUNDS_MAX", "settling"]
 
-ROUNDS_MAX = 500
+ROUNDS_MAX = 200
 """Rounds of publishing and delivering, in one ``settle``; a step in a chain of events, or a retry, takes one."""
 
 Work: TypeAlias = "tuple[Intake, Acts[None]]"
@@ -55,7 +55,7 @@ def _deliver(intake: Intake, delivered: Delivered) -> Working:
         delivered.append((intake, records))
         for batch in intake.read(records):
             yield intake, batch.acts()
-            intake.acknowledge(batch.deliveries)
+            intake.settle(batch.deliveries)
         moved.append(intake.consumer.name)
     return moved
 
@@ -69,15 +69,13 @@ def _drain(intake: Intake) -> Working:
 
 
 def _next_retry_s(stage: Stage) -> float | None:
-    waits = [
-        database.next_retry_s([intake.number for intake in stage.intakes_on(database)])
-        for database in stage.databases.values()
-    ]
+    waits = [intake.next_retry_s() for intake in stage.intakes]
+    waits += [database.next_retry_s([]) for database in stage.databases.values()]
     return min((wait for wait in waits if wait is not None), default=None)
 
 
 def _waiting(stage: Stage) -> list[str]:
-    return [i.consumer.name for i in stage.intakes if i.database.next_retry_s([i.number]) is not None]
+    return [intake.consumer.name for intake in stage.intakes if intake.next_retry_s() is not None]
 
 
 # deliver_twice

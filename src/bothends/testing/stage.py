@@ -15,6 +15,7 @@ from bothends.errors import ConfigError
 from bothends.ports import Broker
 from bothends.seats import AsyncSeat
 from bothends.service import Service
+from bothends.testing.clock import VirtualClock
 from bothends.testing.databases import Database, memory_name
 from bothends.testing.graveyard import Dead, dead_of
 from bothends.testing.intake import Intake
@@ -33,7 +34,8 @@ class Stage:
         self.databases: dict[tuple[str, str], Database] = {}
         self.intakes: list[Intake] = []
         self.topics: dict[str, None] = {}
-        """Every topic, in order of creation."""
+        """Every topic that is published to, in order of creation; no retry topics."""
+        self.clock = VirtualClock()
         self._publishings: list[Publishing] = []
         self._lifespans: list[AbstractAsyncContextManager[Any]] = []
         self._runner: asyncio.Runner | None = None
@@ -102,12 +104,13 @@ class Stage:
                 if consumer.handlers:
                     self._create_topics(consumer.topics)
                     resource = resources.get(service.name)
-                    self.intakes.append(Intake(consumer, self.database_of(service), self.broker, resource))
+                    self.intakes.append(
+                        Intake(consumer, self.database_of(service), self.broker, self.clock, resource))
 
     def _close(self) -> None:
         for intake in self.intakes:
             intake.close()
-        for topic in self.topics:
+        for topic in (*self.topics, *(topic for intake in self.intakes for topic in intake.retry_topics)):
             self.broker.delete_topic(topic)
         self.broker.close()
         for database in self.databases.values():
@@ -164,7 +167,8 @@ class Stage:
             database.refuse_open_writers()
 
     def forward(self, seconds: float) -> None:
-        """Moves every database's clock forward."""
+        """Moves the clock forward, every database's too."""
+        self.clock.forwarded_s += seconds
         for database in self.databases.values():
             database.forward(seconds)
 
