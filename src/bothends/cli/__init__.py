@@ -24,8 +24,7 @@ app = typer.Typer(
 
 @app.callback()
 def _options(debug: bool = typer.Option(False, "--debug", help="Show tracebacks.")) -> None:
-    if debug:
-        os.environ["BOTHENDS_DEBUG"] = "1"
+    """``run`` has looked at it already: also errors of the arguments themselves can be debugged."""
 
 
 for module in (processes, status, health, init, purge):

@@ -11,7 +11,7 @@ import typer
 
 __all__ = ["demo", "register"]
 
-EVENTS = 2_000
+EVENTS = 1_000
 """Orders that are made without a file: enough for some seconds of work."""
 
 
