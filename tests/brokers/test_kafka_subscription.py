@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from bothends.brokers.kafka import KafkaBroker
+from bothends.brokers.kafka import KafkaBroker, subscription
 from bothends.brokers.kafka.client import CONSUMER
 from bothends.errors import PublishError
 from bothends.message import Origin
@@ -39,6 +39,13 @@ def test_what_the_promises_rest_on() -> None:
 
 def test_header_names_that_are_not_utf8_stop_nobody(kafka: KafkaBroker, topic: str) -> None:
     """header-bytes-not-utf8: the names and values of all headers arrive, and so does the next record."""
+    # An interpreter that has called a method often calls it in another way: the names must not be read by luck.
+    publish(kafka, [Outgoing(topic, b"\x83", b"", [("id", b"%d" % n)]) for n in range(100)])
+    warm = Reader(kafka, topic + "-warm", topic)
+    warm.read(100)
+    warm.close()
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, 2)
     produce(servers(kafka), topic, b"\x83", b"{}", [(b"id", b"m1"), (b"n\xff\xfe", b"\xc3\x28"), (b"name", "ø".encode())])
     produce(servers(kafka), topic, b"\x83", b"{}", [(b"id", b"m2")])
     reader = Reader(kafka, topic + "-g", topic)
@@ -245,6 +252,52 @@ def test_set_position_refuses_while_somebody_reads(
         kafka.set_position(topic + "-g", Origin(topic, 0, 0))
     reader.close()
     kafka.set_position(topic + "-g", Origin(topic, 0, 0))
+
+
+def test_starting_positions_are_asked_for_until_they_come(
+    kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that does not answer while partitions are given: nothing is read from a guessed position."""
+    publish(kafka, numbered(topic, 0, 20))
+    real, calls = subscription.starting_positions, []
+
+    def fails(client: Consumer, given: Sequence[Partition], start: StartAt) -> dict[Partition, int]:
+        calls.append(given)
+        if len(calls) < 4:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return real(client, given, start)
+
+    monkeypatch.setattr(subscription, "starting_positions", fails)
+    reader = Reader(kafka, topic + "-g", topic, start=StartAt("latest"))
+    until(lambda: reader.poll() == [] and len(calls) >= 4, "positions are found")
+    publish(kafka, numbered(topic, 20, 30))
+    assert sorted(int(r.value or b"") for r in reader.read(10)) == list(range(20, 30))
+    reader.close()
+
+
+def test_at_most_once_hands_out_nothing_that_is_not_stored(
+    kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(kafka, numbered(topic, 0, 20))
+    reader = Reader(kafka, topic + "-g", topic, at_most_once=True)
+    real, failures = subscription.KafkaSubscription._commit, []
+
+    def fails(self: subscription.KafkaSubscription, positions: dict[Partition, int]) -> None:
+        if len(failures) < 2:
+            failures.append(positions)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        real(self, positions)
+
+    monkeypatch.setattr(subscription.KafkaSubscription, "_commit", fails)
+    for _ in range(2):
+        with pytest.raises(PublishError):
+            until(lambda: reader.poll(5) is None, "the failure comes out")
+    assert reader.records == []
+    reader.read(20)
+    for number in (0, 1):
+        offsets = [r.origin.offset for r in reader.records if r.origin.partition == number]
+        assert offsets == list(range(len(offsets)))
+    reader.close()
 
 
 def test_a_group_without_a_broker_waits(topic_prefix: str) -> None:

@@ -46,14 +46,16 @@ class Run:
         self._in_hand.append(offset)
         self.next = offset + 1
 
-    def settle(self, offset: int) -> bool:
-        """The record at ``offset`` is done. True when ``position`` has moved. Strangers and repetitions are ignored."""
+    def settle(self, offset: int) -> int:
+        """The record at ``offset`` is done. How many records ``position`` has moved over by it: 0 while an older one is in
+        hand. Strangers and repetitions are ignored."""
         in_hand, settled = self._in_hand, self._settled
         if not in_hand or not in_hand[0] <= offset < self.next:
-            return False
+            return 0
         if offset != in_hand[0]:
             settled.add(offset)
-            return False
+            return 0
+        before = len(in_hand)
         in_hand.popleft()
         self.position = offset + 1
         while in_hand and in_hand[0] in settled:
@@ -62,7 +64,7 @@ class Run:
             self.position = head + 1
         if not in_hand:
             settled.clear()  # what is left was never handed out: offsets in a gap
-        return True
+        return before - len(in_hand)
 
     def rewind(self, offset: int) -> None:
         """Records from ``offset`` on will be handed out again; those before it stay in hand."""
@@ -116,11 +118,8 @@ class Runs(Generic[P]):
 
     def settle(self, partition: P, offset: int) -> None:
         run = self._runs.get(partition)
-        if run is None:
-            return
-        before = len(run)
-        if run.settle(offset):
-            self._unsettled -= before - len(run)
+        if run is not None and (gone := run.settle(offset)):
+            self._unsettled -= gone
             self._moved.add(partition)
 
     def rewind(self, partition: P, offset: int) -> bool:
