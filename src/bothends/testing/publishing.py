@@ -15,7 +15,7 @@ from bothends.stores.steps import Sql, Steps
 from bothends.testing.clock import table
 from bothends.testing.databases import Database
 
-__all__ = ["Publishing", "records_of"]
+__all__ = ["Publishing", "added_ids", "records_of"]
 
 PASS_MAX_S = 30.0
 """Real seconds that one pass may take; a memory broker needs none."""
@@ -89,3 +89,11 @@ def _due(store: Store) -> Steps[int]:
 def _topics(store: Store) -> Steps[list[str]]:
     result = yield Sql(f"select topic from {table(store, 'outbox')} group by topic order by min(seq) limit {_COUNT_MAX}")
     return [str(topic) for (topic,) in result.rows]
+
+
+def added_ids(store: Store) -> Steps[list[str]]:
+    """The ids of the newest events in the outbox, in the order of ``add``."""
+    result = yield Sql(
+        f"select id from (select id, seq from {table(store, 'outbox')} order by seq desc limit {_COUNT_MAX}) newest order by seq"
+    )
+    return [str(id) for (id,) in result.rows]

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from bothends.codecs.cloudevents import from_record
 from bothends.core.states import Outcome
 from bothends.deliveries import Delivery
 from bothends.errors import ConfigError, Transient
@@ -22,7 +23,7 @@ from bothends.testing.clock import retry_now
 from bothends.testing.databases import memory_url
 from bothends.testing.graveyard import Dead
 from bothends.testing.intake import Intake
-from bothends.testing.publishing import records_of
+from bothends.testing.publishing import added_ids, records_of
 from bothends.testing.stage import Stage
 
 if TYPE_CHECKING:
@@ -150,14 +151,21 @@ class Scenario:
 
     def _collect(self) -> None:
         """Publishes what was added, and gives each consumer its copy."""
-        self._stage.publish()
-        for topic in list(self._stage.topics):
-            for record in records_of(self._stage.broker, topic, self._seen.get(topic, 0)):
-                self._seen[topic] = record.origin.offset + 1
-                self._published += 1
-                for queue in self._queues.values():
-                    if topic in queue.intake.consumer.topics:
-                        queue.waiting.append(_Waiting(self._published, record))
+        stage = self._stage
+        database = stage.database_of(None)
+        order = {id: place for place, id in enumerate(database.run(added_ids(database.store)))}
+        stage.publish()
+        fresh = [
+            record for topic in stage.topics for record in records_of(stage.broker, topic, self._seen.get(topic, 0))
+        ]
+        fresh.sort(key=lambda record: order.get(from_record(record).id, len(order)))  # topics are read one by one
+        for record in fresh:
+            topic = record.origin.topic
+            self._seen[topic] = max(self._seen.get(topic, 0), record.origin.offset + 1)
+            self._published += 1
+            for queue in self._queues.values():
+                if topic in queue.intake.consumer.topics:
+                    queue.waiting.append(_Waiting(self._published, record))
 
     def _play(self, queue: _Queue, message: _Waiting) -> Outcome:
         if message.on_its_way:
