@@ -35,7 +35,8 @@ def test_moments_lie_within_the_run_in_order(seed: int) -> None:
     faults = plan("all", seed, 16_459, PROCESSES, CONSUMERS)
     moments = [fault.at for fault in faults]
     assert moments == sorted(moments)
-    assert 0 < moments[0]
+    assert moments[0] == 0.0  # a relay forgets while orders are being placed
+    assert 0 < moments[1]
     assert moments[-1] < 0.95
     assert all(1 <= fault.size <= 500 for fault in faults if fault.act == "rewind")
     assert {fault.target for fault in faults if fault.act == "rewind"} == set(CONSUMERS)

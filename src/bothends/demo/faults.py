@@ -40,8 +40,8 @@ def plan(kind: Kind, seed: int, invoices: int, processes: Sequence[str], consume
         faults += [Fault(_moment(rng), "kill", name) for name in targets]
     if kind in ("acks", "all"):
         faults += [Fault(_moment(rng), "rewind", name, rng.randint(1, REWIND_MAX)) for name in consumers]
-        # Early, while orders are being placed; the payments' outbox is at work until the end.
-        faults += [Fault(rng.uniform(0.005, 0.03), "forget", "orders"), Fault(_moment(rng) * 0.7, "forget", "payments")]
+        # At once, while orders are being placed; the payments' outbox is at work until the end.
+        faults += [Fault(0.0, "forget", "orders"), Fault(_moment(rng) * 0.7, "forget", "payments")]
     if kind in ("outage", "all"):
         faults += [Fault(rng.uniform(0.15, 0.45), "broker outage"), Fault(rng.uniform(0.5, 0.8), "database outage")]
     return sorted(faults, key=lambda fault: fault.at)

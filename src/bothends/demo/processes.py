@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 __all__ = ["Fleet", "Killed", "Process", "children_of"]
 
 STOP_S = 30.0
+OUTCOMES = ("processed", "duplicate", "conflict", "parked", "dead", "ignored")
 RESTARTS_MAX = 20
 """Deaths in a row, of a process that nobody killed, after which the run gives up."""
 _LOG_LINE_MAX = 64 * 1024
@@ -149,6 +151,16 @@ class Fleet:
                         f"{process.last_words()}"
                     )
                 process.start()
+
+    def outcomes(self) -> Counter[str]:
+        """What became of deliveries, summed over the lines ``counts`` of all workers: what those that were killed had
+        not said yet is missing."""
+        outcomes: Counter[str] = Counter()
+        for process in self.processes.values():
+            for line in process.log_lines():
+                if line.get("event") == "counts" and "consumer" in line:
+                    outcomes.update({name: line[name] for name in OUTCOMES if name in line})
+        return outcomes
 
     def stop(self) -> None:
         """All at once; SIGKILL for those that do not end in time."""

@@ -237,6 +237,9 @@ class _Run:
         for group, topic in ((world.groups[c], world.topics[t]) for c, t in _one_reader_each()):
             result.published += sum(lag.high - lag.low for lag in world.broker.lag(group, [topic]))
         result.parked, result.dead = self._last.parked, self._last.dead
+        outcomes = self._fleet.outcomes()
+        result.deliveries = outcomes.total()
+        result.duplicates, result.conflicts = outcomes["duplicate"], outcomes["conflict"]
         if self._options.export is not None:
             write_export(self._options.export, sums)
         result.judge(settled=settled)

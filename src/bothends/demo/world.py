@@ -92,7 +92,7 @@ class World:
         broker = moved(self.broker_url, proxies["broker"]) if "broker" in proxies else self.broker_url
         environ |= {
             "BOTHENDS_BROKER_URL": broker, "BOTHENDS_GROUP_PREFIX": f"{self.run}-", "BOTHENDS_LOG_FORMAT": "json",
-            "DEMO_RUN": self.run,
+            "BOTHENDS_LOG_COUNTS_S": "1", "DEMO_RUN": self.run,
         }
         if len(str(self.folder / "run")) <= 60:  # sockets live there, and their names have a limit
             environ["BOTHENDS_RUNTIME_DIR"] = str(self.folder / "run")
