@@ -25,14 +25,18 @@ class StorageSteps:
         self._s = quoted
 
     def candidates(self) -> Steps[list[str]]:
-        """Children that hold rows and that the sequences are not in now."""
+        """Children that hold rows and may be emptied. Of the outbox only the one that the sequence comes to next: the
+        current and the previous child refuse ids that were given before."""
         found: list[str] = []
-        for table, size in (("outbox", CHILD_ROWS), ("relay_progress", PROGRESS_ROWS)):
+        for table, size, test in (
+            ("outbox", CHILD_ROWS, f"(last_value / :size + 1) % {CHILDREN} = :child"),
+            ("relay_progress", PROGRESS_ROWS, f"(last_value / :size) % {CHILDREN} <> :child"),
+        ):
             for child in range(CHILDREN):
                 name = f"{self._s}.{table}_{child}"
                 result = yield Sql(
-                    f"select (last_value / :size) % {CHILDREN} <> {child} and exists (select from {name}) "
-                    f"from {self._s}.{table}_seq", {"size": size},
+                    f"select {test} and exists (select from {name}) from {self._s}.{table}_seq",
+                    {"size": size, "child": child},
                 )
                 if result.rows[0][0]:
                     found.append(f"{table}_{child}")
