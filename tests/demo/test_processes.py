@@ -135,14 +135,16 @@ def test_stopping_is_a_sigterm_and_nobody_is_started_again(fleet: Fleet, tmp_pat
     assert process.started == 1
 
 
-def test_who_does_not_stop_is_killed(fleet: Fleet, tmp_path: Path) -> None:
+def test_who_does_not_stop_is_killed(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bothends.demo.processes.STOP_S", 0.05)
     program = (
         "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "print('{\"event\":\"ready\"}', flush=True); signal.pause(); signal.pause()"
     )
     process = started(fleet, tmp_path, program)
     until(lambda: ready(process))
-    assert process.stop(0.05) is False
+    process.begin_stop()
+    until(process.has_stopped)
     assert process.running is not None
     assert process.running.returncode == -signal.SIGKILL
 

@@ -64,7 +64,7 @@ def test_an_order_waits_in_the_outbox_then_in_the_log(fresh_world: World) -> Non
 def test_a_relay_that_dies_with_the_confirmation_publishes_again_under_the_same_ids(fresh_world: World) -> None:
     (fresh_world.folder / "logs").mkdir()
     place_all(iter(ORDERS), lambda: fresh_world.connect("orders"))
-    forgetting = Forgetting("orders", fresh_world.environ({}), fresh_world.folder)
+    forgetting = Forgetting("orders", [], fresh_world.environ({}), fresh_world.folder)
     until(forgetting.ended)
     forgotten = forgetting.close()
     assert 0 < forgotten <= 40
@@ -79,7 +79,7 @@ def test_a_relay_that_dies_with_the_confirmation_publishes_again_under_the_same_
 def test_nothing_to_publish_is_nothing_forgotten(fresh_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (fresh_world.folder / "logs").mkdir()
     monkeypatch.setattr("bothends.demo.forgetful.PATIENCE_S", 0.0)
-    forgetting = Forgetting("orders", fresh_world.environ({}), fresh_world.folder)
+    forgetting = Forgetting("orders", [], fresh_world.environ({}), fresh_world.folder)
     until(forgetting.ended)
     assert forgetting.close() == 0
 

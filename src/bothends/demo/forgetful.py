@@ -18,12 +18,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bothends.demo.processes import Process
 from bothends.ports import BatchReport, Broker, Outgoing, Publisher
 
 __all__ = ["DyingPublisher", "ForgetfulBroker", "Forgetting", "main"]
 
-PATIENCE_S = 15.0
-"""Longer than a dead relay's lease; with nothing to publish for so long, it ends without having forgotten anything."""
+PATIENCE_S = 45.0
+"""With nothing to publish for so long, it ends without having forgotten anything."""
 
 
 class DyingPublisher:
@@ -59,23 +60,33 @@ class ForgetfulBroker:
 
 
 class Forgetting:
-    """The process, from the demo's side."""
+    """The process, from the demo's side. The ordinary relays make room for it, and are started again by ``close``."""
 
-    def __init__(self, service: str, environ: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, service: str, relays: Sequence[Process], environ: Mapping[str, str], folder: Path) -> None:
+        self._service, self._relays, self._environ, self._folder = service, relays, environ, folder
         self._until = time.monotonic() + PATIENCE_S
-        with (folder / "logs" / "forgetful.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "bothends.demo.forgetful", service], env=dict(environ), cwd=folder,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-            )
+        self._process: subprocess.Popen[str] | None = None
+        for relay in relays:
+            relay.begin_stop()
 
     def ended(self) -> bool:
-        return self._process.poll() is not None or time.monotonic() > self._until
+        if self._process is None and all([relay.has_stopped() for relay in self._relays]):
+            with (self._folder / "logs" / "forgetful.log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "bothends.demo.forgetful", self._service], env=dict(self._environ),
+                    cwd=self._folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+                )
+        return (self._process is not None and self._process.poll() is not None) or time.monotonic() > self._until
 
-    def close(self) -> int:
-        """Ends it if need be; how many confirmed records it forgot."""
-        self._process.kill()
-        said, _ = self._process.communicate()
+    def close(self, *, go_on: bool = True) -> int:
+        """Ends it if need be; how many confirmed records it forgot. ``go_on``: the relays are started again."""
+        said = ""
+        if self._process is not None:
+            self._process.kill()
+            said, _ = self._process.communicate()
+        if go_on:
+            for relay in self._relays:
+                relay.start()
         return int(said) if said.strip().isdecimal() else 0
 
 

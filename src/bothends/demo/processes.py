@@ -26,7 +26,8 @@ STOP_S = 30.0
 OUTCOMES = ("processed", "duplicate", "conflict", "parked", "dead", "ignored")
 RESTARTS_MAX = 20
 """Deaths in a row, of a process that nobody killed, after which the run gives up."""
-_LOG_LINE_MAX = 64 * 1024
+_LOG_TAIL = 64 * 1024
+_LOOK_S = 0.02
 
 
 def children_of(pid: int) -> list[int]:
@@ -61,6 +62,7 @@ class Process:
     wanted: bool = False
     restarts: int = 0
     started: int = 0
+    stop_by: float = 0.0
     running: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self) -> None:
@@ -71,24 +73,21 @@ class Process:
                 self.command, env=dict(self.environ), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def stop(self, timeout_s: float = STOP_S) -> bool:
-        """SIGTERM, and SIGKILL after ``timeout_s``; whether it ended by itself."""
+    def begin_stop(self) -> None:
+        """SIGTERM, once: a second one would cut the drain short."""
         self.wanted = False
-        if self.running is None:
-            return True
-        self.running.terminate()
-        return self.wait(timeout_s)
+        if self.running is not None and self.running.poll() is None:
+            self.running.terminate()
+            self.stop_by = time.monotonic() + STOP_S
 
-    def wait(self, timeout_s: float) -> bool:
-        """For the end that SIGTERM has asked for; once only, for a second one would cut the first's work short."""
-        assert self.running is not None
-        try:
-            self.running.wait(timeout_s)
+    def has_stopped(self) -> bool:
+        """Whether it has ended since ``begin_stop``; after 30 s it is killed."""
+        if self.running is None or self.running.poll() is not None:
             return True
-        except subprocess.TimeoutExpired:
+        if time.monotonic() > self.stop_by:
             self.running.kill()
             self.running.wait()
-            return False
+        return self.running.returncode is not None
 
     def kill(self, rng: random.Random) -> Killed | None:
         """SIGKILL to the supervisor (one time in three) or to one of its children. None: nothing was alive."""
@@ -110,7 +109,7 @@ class Process:
         """The end of the log."""
         try:
             with self.log.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_LINE_MAX))
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _LOG_TAIL))
                 return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
         except OSError as error:
             return str(error)
@@ -164,12 +163,8 @@ class Fleet:
 
     def stop(self) -> None:
         """All at once; SIGKILL for those that do not end in time."""
-        running = [p for p in self.processes.values() if p.running is not None and p.running.poll() is None]
         for process in self.processes.values():
-            process.wanted = False
-        for process in running:
-            assert process.running is not None
-            process.running.terminate()
-        deadline = time.monotonic() + STOP_S
-        for process in running:
-            process.wait(max(0.1, deadline - time.monotonic()))
+            if process.wanted:
+                process.begin_stop()
+        while not all([process.has_stopped() for process in self.processes.values()]):
+            time.sleep(_LOOK_S)

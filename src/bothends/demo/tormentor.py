@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 
-from bothends.demo import names
 from bothends.demo.faults import Fault
 from bothends.demo.forgetful import Forgetting
 from bothends.demo.outages import CutOutage, LockOutage, Outage
 from bothends.demo.processes import Fleet
 from bothends.demo.proxies import Proxies
 from bothends.demo.report import Report
+from bothends.demo.rewinding import Rewinding
 from bothends.demo.world import World
-from bothends.errors import BothendsError
-from bothends.message import Origin
 
 __all__ = ["Tormentor"]
-
-_REWIND_PATIENCE_S = 30.0
-"""A group's position can be moved when its last member has left: Kafka notices a dead one after 6 s."""
-_SECOND_S = 0.2
 
 
 class Tormentor:
@@ -36,12 +29,13 @@ class Tormentor:
         self._environ, self._report, self._rng = environ, report, rng
         self._outage: tuple[str, Outage] | None = None
         self._forgetting: Forgetting | None = None
+        self._rewinding: Rewinding | None = None
         self._given_up: list[str] = []
         self.kills = self.acks_lost = self.outages = self.done = 0
 
     @property
     def idle(self) -> bool:
-        return not self._faults and self._outage is None and self._forgetting is None
+        return not (self._faults or self._outage or self._forgetting or self._rewinding)
 
     def not_done(self) -> list[str]:
         """What was planned and could not be applied, in words."""
@@ -52,12 +46,13 @@ class Tormentor:
             self._outage[1].end()
             self._outage = None
         if self._forgetting is not None:
-            self._forgetting.close()
+            self._forgetting.close(go_on=False)
             self._forgetting = None
 
     def tick(self, progress: float) -> None:
         self._tend_outage()
         self._tend_forgetting(progress)
+        self._tend_rewinding(progress)
         later = []
         for fault in self._faults:
             if fault.at <= progress and self._apply(fault, progress):
@@ -70,13 +65,12 @@ class Tormentor:
         """Whether it is over and done with; False: later."""
         if fault.act == "kill":
             return self._kill(fault, progress)
-        if self._outage is not None or self._forgetting is not None:  # these need the broker, or quiet relays
-            return False
+        if self._outage is not None or self._forgetting is not None or self._rewinding is not None:
+            return False  # one after another; kills go on
         if fault.act == "rewind":
-            return self._rewind(fault, progress)
+            return self._begin_rewinding(fault)
         if fault.act == "forget":
-            self._begin_forgetting(fault)
-            return True
+            return self._begin_forgetting(fault)
         return self._begin_outage(fault, progress)
 
     def _kill(self, fault: Fault, progress: float) -> bool:
@@ -87,41 +81,29 @@ class Tormentor:
         self._report.note(f"{progress:4.0%}  SIGKILL {killed.name} ({killed.what}, pid {killed.pid})")
         return True
 
-    def _rewind(self, fault: Fault, progress: float) -> bool:
-        """Stops the consumer's workers, moves its stored position back, starts them."""
-        group, topic = self._world.groups[fault.target], self._world.topics[names.CONSUMERS[fault.target]]
+    def _begin_rewinding(self, fault: Fault) -> bool:
+        """Not before its consumer has handled something, and not while its workers are down already."""
         workers = self._fleet.processes[f"work-{fault.target.partition('.')[0]}"]
-        broker = self._world.broker
-        workers.stop()
-        try:
-            lag = max(broker.lag(group, [topic]), key=lambda lag: lag.position - lag.low)
-            if lag.position <= lag.low:  # nothing was read yet
-                return progress >= 1 and self._give_up("a lost position: nothing was ever read")
-            to = max(lag.low, lag.position - fault.size)
-            deadline = time.monotonic() + _REWIND_PATIENCE_S
-            while True:
-                try:
-                    broker.set_position(group, Origin(topic, lag.partition, to))
-                    break
-                except BothendsError as error:
-                    if time.monotonic() > deadline:
-                        return self._give_up(f"a lost position of {fault.target}: {error}")
-                    time.sleep(_SECOND_S)
-        finally:
-            workers.start()
-        self.acks_lost += 1
-        self._report.note(
-            f"{progress:4.0%}  {fault.target} forgets {lag.position - to} acknowledgements "
-            f"(partition {lag.partition}: {lag.position} -> {to})"
-        )
+        if not workers.wanted:
+            return False
+        self._rewinding = Rewinding(self._world, fault.target, fault.size, workers)
         return True
 
-    def _begin_forgetting(self, fault: Fault) -> None:
+    def _tend_rewinding(self, progress: float) -> None:
+        if self._rewinding is None or not self._rewinding.ended():
+            return
+        over, self._rewinding = self._rewinding, None
+        if over.forgotten:
+            self.acks_lost += 1
+            self._report.note(f"{progress:4.0%}  {over.how}")
+        else:
+            self._give_up(over.how)
+
+    def _begin_forgetting(self, fault: Fault) -> bool:
         """The relays make room for one that dies between the broker's confirmation and the storing of its cursor."""
-        for name, process in self._fleet.processes.items():
-            if name.startswith("relay"):
-                process.stop()
-        self._forgetting = Forgetting(fault.target, self._environ, self._world.folder)
+        relays = [process for name, process in self._fleet.processes.items() if name.startswith("relay")]
+        self._forgetting = Forgetting(fault.target, relays, self._environ, self._world.folder)
+        return True
 
     def _tend_forgetting(self, progress: float) -> None:
         if self._forgetting is None or not self._forgetting.ended():
@@ -132,9 +114,6 @@ class Tormentor:
             self._report.note(f"{progress:4.0%}  a relay died knowing that {records} events were confirmed")
         else:
             self._give_up("a relay that dies with a confirmation: there was nothing to publish")
-        for name, process in self._fleet.processes.items():
-            if name.startswith("relay"):
-                process.start()
 
     def _begin_outage(self, fault: Fault, progress: float) -> bool:
         what = fault.act.removesuffix(" outage")
