@@ -3,8 +3,8 @@
     python gateway.py        prints its URL, serves until it is ended
 
 ``POST /charges`` with ``{"card": token, "eur": amount}``: token ``declined`` is answered with 402; ``lost`` is charged and
-answered with 503 the first time, so that the caller cannot know. ``GET /charges/by-key/KEY`` finds a charge or 404.
-``GET /calls`` is what a test looks at: every POST that came, in order.
+answered with 503 the first time, so that the caller cannot know; ``stuck`` is charged and not answered at all.
+``GET /charges/by-key/KEY`` finds a charge or 404. ``GET /calls`` is what a test looks at: every POST that came, in order.
 """
 
 import json
@@ -28,6 +28,8 @@ class Gateway:
                 return 402, {"error": "declined"}
             known = key in self.charges
             charge = self.charges.setdefault(key, {"id": f"r-{len(self.charges) + 1}", "eur": body["eur"]})
+            if body["card"] == "stuck" and not known:
+                return 0, {}
             if body["card"] == "lost" and not known:
                 return 503, {"error": "charged, and the answer was lost"}
             return 201, charge
@@ -46,6 +48,9 @@ def handler_of(gateway: Gateway) -> type[BaseHTTPRequestHandler]:
             return self.answer(200, charge) if charge else self.answer(404, {})
 
         def answer(self, status: int, body: object) -> None:
+            if not status:
+                self.rfile.read(1)  # until the caller is gone
+                return
             raw = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -48,6 +49,33 @@ def test_the_tests_of_the_inventory(project: Path) -> None:
         "test_inventory.py", DATABASE_URL=f"sqlite+aiosqlite:///{project}/app.db",
     )
     assert "4 passed" in said
+
+
+HOW_TO = HERE.parents[1] / "docs" / "how-to" / "test-your-handlers.md"
+PRELUDE = """
+from decimal import Decimal
+from uuid import UUID
+import pytest
+from bothends import Permanent
+from events import OrderCreated, PaymentConfirmed, Receipt, StockUpdated
+from fastapi_orders import orders
+from inventory import deduct, inventory
+from models import Base, Card, Stock
+from payments import charge
+
+ORDER = OrderCreated(UUID(int=1), "anna", "brie", 2, Decimal("29.00"))
+"""
+
+
+def test_the_how_to_on_testing(project: Path) -> None:
+    """Every block of the page, in one test module of the user's project."""
+    blocks = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    (project / "test_how_to.py").write_text(PRELUDE + "\n\n".join(blocks))
+    said = run(
+        project, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(project), "-p", "no:cacheprovider",
+        "-o", "asyncio_mode=auto", "test_how_to.py", DATABASE_URL=f"sqlite+aiosqlite:///{project}/app.db",
+    )
+    assert "5 passed" in said
 
 
 ORDERS_TABLE = (

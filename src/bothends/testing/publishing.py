@@ -20,6 +20,7 @@ __all__ = ["Publishing", "added_ids", "records_of"]
 PASS_MAX_S = 30.0
 """Real seconds that one pass may take; a memory broker needs none."""
 _COUNT_MAX = 1_000
+_NEWEST_MAX = 100_000
 _PAGE = 1_000
 
 
@@ -94,6 +95,7 @@ def _topics(store: Store) -> Steps[list[str]]:
 def added_ids(store: Store) -> Steps[list[str]]:
     """The ids of the newest events in the outbox, in the order of ``add``."""
     result = yield Sql(
-        f"select id from (select id, seq from {table(store, 'outbox')} order by seq desc limit {_COUNT_MAX}) newest order by seq"
+        f"select id from (select id, seq from {table(store, 'outbox')} order by seq desc limit {_NEWEST_MAX}) newest"
+        f" order by seq"
     )
     return [str(id) for (id,) in result.rows]
