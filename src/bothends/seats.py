@@ -433,7 +433,7 @@ class AsyncSeat(_Common):
             call = self._handlers[id(handler)] = self._chain(handler.function, handler.takes_context)
         self.scope, self.running = scope, (delivery, time.monotonic())
         try:
-            error = await self._bounded(call(delivery.event, context), scope)
+            error = await self._bounded(lambda: call(delivery.event, context), scope)
         finally:
             self.running = None
         if scope.open_session is not None:
@@ -447,13 +447,14 @@ class AsyncSeat(_Common):
             return Called(error, scope.drafts, TransactionIs.ENDED, False, scope.begun, True)
         return Called(error, scope.drafts, _transaction(connection), connection.usable(), scope.begun, tripped)
 
-    async def _bounded(self, result: Awaitable[Any], scope: RunScope) -> BaseException | None:
-        """Awaits a handler, for at most ``timeout_s``; what it raised."""
+    async def _bounded(self, begin: Callable[[], Awaitable[Any]], scope: RunScope) -> BaseException | None:
+        """Awaits a handler, for at most ``timeout_s``; what it raised. Middleware that is no coroutine function raises
+        before there is anything to await."""
         timeout_s = self.plan.consumer.timeout_s
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                await result
+                await begin()
                 if scope.open_session is not None:
                     await scope.open_session.flush()
         except TimeoutError as error:

@@ -68,6 +68,26 @@ def test_lifespan_and_middleware_surround_the_handlers() -> None:
     assert seen == ["opened", "before 1", "resource", "closed"]
 
 
+def test_middleware_that_raises_around_a_coroutine_is_a_failed_run() -> None:
+    def refuse(event: Any, ctx: Any, call_next: Any) -> Any:
+        if ctx.attempt == 1:
+            raise RuntimeError("not yet")
+        return call_next(event, ctx)
+
+    service = Service("orders", middleware=[refuse])
+    seen: list[int] = []
+
+    @service.consumer("mail").handle(OrderPlaced)
+    async def send(order: OrderPlaced, ctx: AsyncContext[Any]) -> None:
+        seen.append(ctx.attempt)
+
+    with Harness(service) as h:
+        add(h, service, OrderPlaced("1"))
+        h.settle()
+        assert h.dead == []
+    assert seen == [2]
+
+
 async def test_a_lifespan_on_the_running_loop() -> None:
     seen: list[str] = []
 

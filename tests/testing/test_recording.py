@@ -217,3 +217,17 @@ async def test_an_async_call_that_fails_is_recorded() -> None:
     with pytest.raises(AssertionError):
         await ctx.once("charge", never_called_async, result=Receipt)
     assert set(ctx.effects) == {"lost", "charge"}
+
+
+def test_no_outside_call_while_reading() -> None:
+    ctx = context(Database(), effects={})
+    with ctx.reading(), pytest.raises(EffectNotAllowed, match="leave the block"):
+        ctx.once("charge", never_called, result=Receipt)
+    assert ctx.once("charge", lambda key: RECEIPT, result=Receipt) == RECEIPT
+
+
+@pytest.mark.parametrize(("name", "key"), [("", None), ("n" * 101, None), ("charge", ""), ("charge", "k" * 256)])
+def test_names_and_keys_have_limits(name: str, key: str | None) -> None:
+    ctx = context(effects={})
+    with pytest.raises(EffectNotAllowed, match="characters"):
+        ctx.once(name, never_called, result=Receipt, key=key)

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 from bothends.codecs.json import codec_for
 from bothends.contexts import AsyncContext, Context, not_allowed
 from bothends.drafts import draft
-from bothends.effects import effect_key
+from bothends.effects import KEY_MAX, NAME_MAX, effect_key
 from bothends.errors import EffectNotAllowed
 from bothends.events import NOT_DONE, EventId
 from bothends.ids import derived_id
@@ -43,6 +43,7 @@ class _Recorder:
         self._message = message
         self._planned = planned
         self._begun = False
+        self._reading = False
 
     # What a context asks of its scope.
 
@@ -65,7 +66,11 @@ class _Recorder:
 
     @contextmanager
     def _read(self) -> Iterator[Any]:
-        yield self._given("reading()")
+        self._reading = True
+        try:
+            yield self._given("reading()")
+        finally:
+            self._reading = False
 
     def emit(self, event: object, arguments: dict[str, Any]) -> EventId:
         id = derived_id(self._message.source, self._message.id, CONSUMER, len(self.emitted))
@@ -78,10 +83,11 @@ class _Recorder:
         if_unknown: Literal["hold", "repeat"] | Callable[[str], Any],
     ) -> Any:
         planned = self._plan(name)
+        idempotency_key = self._key(name, key)
         if planned is not _NOTHING:
             return self._outcome(name, planned, result)
         try:
-            value = call(self._key(name, key))
+            value = call(idempotency_key)
         except Exception as error:
             self.effects[name] = error
             raise
@@ -92,6 +98,8 @@ class _Recorder:
     def _plan(self, name: str) -> Any:
         """What the test planned for this effect, or ``_NOTHING``."""
         self._before_begin("once()")
+        if not 0 < len(name) <= NAME_MAX:
+            raise EffectNotAllowed(f"an effect's name has 1 to {NAME_MAX} characters, not {len(name)}")
         if name in self.effects:
             raise EffectNotAllowed(f"ctx.once({name!r}) twice in one run: each effect needs a name of its own")
         assert self._planned is not None
@@ -112,7 +120,11 @@ class _Recorder:
         return stored
 
     def _key(self, name: str, key: str | None) -> str:
-        return key if key is not None else effect_key(CONSUMER, self._message.source, self._message.id, name)
+        if key is None:
+            return effect_key(CONSUMER, self._message.source, self._message.id, name)
+        if not 0 < len(key) <= KEY_MAX:
+            raise EffectNotAllowed(f"an idempotency key has 1 to {KEY_MAX} characters, not {len(key)}")
+        return key
 
     def _only_effects(self, what: str) -> None:
         if self._planned is None:
@@ -125,6 +137,8 @@ class _Recorder:
         self._only_effects(what)
         if self._begun:
             raise EffectNotAllowed(f"ctx.{what} after ctx.begin(): no outside call while the transaction is open")
+        if self._reading:
+            raise EffectNotAllowed(f"ctx.{what} within ctx.reading(): leave the block first")
 
     def _open(self, what: str) -> Any:
         if self._planned is not None and not self._begun:
@@ -143,17 +157,22 @@ class _AsyncRecorder(_Recorder):
 
     @asynccontextmanager
     async def _read(self) -> AsyncIterator[Any]:  # type: ignore[override]
-        yield self._given("reading()")
+        self._reading = True
+        try:
+            yield self._given("reading()")
+        finally:
+            self._reading = False
 
     async def once(
         self, name: str, call: Callable[[str], Awaitable[Any]], *, result: type[Any], key: str | None,
         if_unknown: Literal["hold", "repeat"] | Callable[[str], Any],
     ) -> Any:
         planned = self._plan(name)
+        idempotency_key = self._key(name, key)
         if planned is not _NOTHING:
             return self._outcome(name, planned, result)
         try:
-            value = await call(self._key(name, key))
+            value = await call(idempotency_key)
         except Exception as error:
             self.effects[name] = error
             raise
