@@ -60,10 +60,10 @@ class Ground:
             self._start(f"work-{n}", ["bothends", "work", APP, "--processes", str(processes)]) for n in range(count)
         ]
 
-    def writers(self, count: int, **options: object) -> list[Process]:
+    def writers(self, processes: int, **options: object) -> list[Process]:
         """Writer processes of ``load.py``; each ends by itself when its share is written, or on SIGTERM."""
         started = []
-        for n in range(count):
+        for n in range(processes):
             arguments = ["tests.acceptance.load", "--writer", str(n)]
             for name, value in options.items():
                 arguments += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
