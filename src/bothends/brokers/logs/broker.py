@@ -79,7 +79,7 @@ class LogBroker:
             self._log.delete(name)
 
     def window(self, topic: str) -> Window:
-        return Window(topic, None)  # nothing is removed by age
+        return Window(topic, None)  # what is old goes with a later publication, or never: no promise
 
     def lag(self, group: str, topics: Sequence[str]) -> list[Lag]:
         found = []
