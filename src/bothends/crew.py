@@ -31,10 +31,8 @@ class Member:
     ready: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     thread: threading.Thread | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.thread is not None and not self.thread.is_alive()
+    ended: bool = False
+    """Its ``run`` has returned or raised."""
 
 
 class Crew:
@@ -73,6 +71,7 @@ class Crew:
             else:
                 _log.critical("broke", exc_info=error, extra={"member": member.name})
         finally:
+            member.ended = True
             self._changed()
 
     def is_ready(self) -> bool:

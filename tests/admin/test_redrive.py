@@ -119,7 +119,7 @@ def test_an_edited_redrive_keeps_its_id_and_both_hashes(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize(("given", "state", "result"), [
-    ("charge=repeat", "unknown", None), ("charge=not-done", "not_sent", None),
+    ("charge=repeat", "not_sent", None), ("charge=not-done", "not_sent", None),
     ('charge=done:{"id":"r1"}', "completed", b'{"id":"r1"}'),
 ])
 def test_an_unknown_effect_needs_a_decision(shelf: Shelf, given: str, state: str, result: bytes | None) -> None:

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -64,7 +63,8 @@ class Shop:
             "PYTHONPATH": str(folder), "BOTHENDS_RUNTIME_DIR": str(folder / "run")}
 
     def run(self, *command: str, status: int = 0) -> str:
-        done = subprocess.run(command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=110, check=False)
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=250, check=False)
         assert done.returncode == status, (command, done.stdout[-4000:], done.stderr[-4000:])
         return done.stdout
 
@@ -74,8 +74,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, pg_database: str, kafka_url: str, topic_prefix: str) -> Iterator[Shop]:
-    yield Shop(tmp_path, pg_database, kafka_url, topic_prefix)
+def shop(tmp_path: Path, pg_database: str, kafka_url: str, topic_prefix: str) -> Shop:
+    return Shop(tmp_path, pg_database, kafka_url, topic_prefix)
 
 
 def script(fingerprint: str) -> str:
@@ -92,7 +92,8 @@ def test_the_script_runs_line_by_line(shop: Shop) -> None:
     shop.run("bothends", "schema", "apply")
     shop.run("bothends", "topics", "create")
     shop.run(sys.executable, "-m", "shop.app")
-    with subprocess.Popen(["bothends", "run", "--stop-timeout", "5"], cwd=shop.folder, env=shop.environ, stderr=subprocess.DEVNULL) as week_before:
+    command = [str(BIN / "bothends"), "run", "--stop-timeout", "5"]
+    with subprocess.Popen(command, cwd=shop.folder, env=shop.environ, stderr=subprocess.DEVNULL) as week_before:
         try:
             deadline = time.monotonic() + 60
             dead = "select count(*) from bothends.dead_letters where state = 'open'"

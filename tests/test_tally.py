@@ -1,0 +1,59 @@
+"""Counts in the log: deltas, by consumer and outcome; news at once; labels without ids or keys."""
+
+import threading
+
+import pytest
+
+from bothends.floor import Delivered, HandlerStuck
+from bothends.relay import events
+from bothends.telemetry.tally import Tally
+
+
+def said(caplog: pytest.LogCaptureFixture, *names: str) -> list[tuple[object, ...]]:
+    rows = [(record.getMessage(), *(getattr(record, name, None) for name in names)) for record in caplog.records]
+    caplog.clear()
+    return rows
+
+
+@pytest.fixture(autouse=True)
+def level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "bothends")
+
+
+def test_counts_are_what_came_since_the_last_line(caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally(60)
+    for outcomes in ({"processed": 3, "duplicate": 1}, {"processed": 2}):
+        tally.observe(Delivered("a.b", outcomes, 0.1))
+    tally.observe(Delivered("a.c", {"dead": 1}, 0.1))
+    tally.observe(events.Published(7))
+    tally.flush()
+    assert said(caplog, "consumer", "processed", "duplicate", "dead", "published") == [
+        ("counts", None, None, None, None, 7), ("counts", "a.b", 5, 1, None, None), ("counts", "a.c", None, None, 1, None)]
+    tally.flush()
+    assert said(caplog) == []
+
+
+def test_news_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally(60)
+    tally.observe(events.PlaceAway("orders", "missing"))
+    tally.observe(events.PlaceBack("orders"))
+    tally.observe(events.BrokerPaused("unreachable", 3))
+    tally.observe(HandlerStuck("a.b"))
+    assert said(caplog, "topic", "reason", "consumer") == [
+        ("place away", "orders", "missing", None), ("place back", "orders", None, None),
+        ("broker paused", None, "unreachable", None), ("handler stuck: given up", None, None, "a.b")]
+
+
+def test_it_flushes_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    tally, stop, ready = Tally(0.01), threading.Event(), threading.Event()
+    thread = threading.Thread(target=tally.run, args=(stop, ready))
+    thread.start()
+    assert ready.wait(5)
+    tally.observe(events.Published(1))
+    for _ in range(500):
+        if caplog.records:
+            break
+        stop.wait(0.01)
+    stop.set()
+    thread.join(5)
+    assert said(caplog, "published") == [("counts", 1)]
