@@ -307,9 +307,8 @@ def _never_ends(command: str) -> tuple[str, ...] | None:
 
 def _only_checked(block: Block, line: str) -> bool:
     """Whether the line is checked instead of run. Raises PageError where it cannot work."""
-    words = shlex.split(line, comments=True)
-    check = _CHECKS.get(words[0]) if words else None
-    if check is not None and (wrong := check(words)) is not None:
+    check = _CHECKS.get(line.split(maxsplit=1)[0]) if line.strip() else None
+    if check is not None and (wrong := check(shlex.split(line, comments=True))) is not None:
         raise PageError(block, f"`{line}`: {wrong}")
     return check is not None
 

@@ -90,7 +90,8 @@ def _decide(admin: PostgresqlAdmin, letter: Letter, decisions: Mapping[str, Deci
             f"side honours the key"
         )
     for name, made in decisions.items():
-        state = {"repeat": "unknown", "not-done": "not_sent", "done": "completed"}[made.verdict]
+        # Whoever says "repeat" has decided for the handler, whose own if_unknown= would hold the key again.
+        state = "completed" if made.verdict == "done" else "not_sent"
         changed = yield admin.sql(
             f"update {{s}}.effects set state = :state, decided_by = :verdict, changed_at = {{now}}, "
             f"result = case when :state = 'completed' then cast(:result as {admin.blob}) else result end where {where} "

@@ -133,7 +133,7 @@ def connect(
     try:
         return PostgresqlConnection(factory.connect(dsn(url), **_arguments(url, name)))
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"PostgreSQL does not let us in: {str(error).strip()}") from error
+        raise _unavailable(error) from error
 
 
 async def connect_async(
@@ -143,4 +143,9 @@ async def connect_async(
     try:
         return PostgresqlAsyncConnection(await factory.connect(dsn(url), **_arguments(url, name)))
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"PostgreSQL does not let us in: {str(error).strip()}") from error
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: psycopg.OperationalError) -> StoreUnavailable:
+    said = " ".join(str(error).split())
+    return StoreUnavailable(f"PostgreSQL cannot be used: {said}; is it up, and does `bothends config` show the right URL?")
