@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("bothends.testing.conformance.brokers", "bothends.testing.conformance.members")
+pytest.register_assert_rewrite(*(f"{__name__}.{suite}" for suite in ("bench", "brokers", "members", "queues", "stores")))
