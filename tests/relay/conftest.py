@@ -156,8 +156,8 @@ class Rig:
                 "snapshot from bothends.relay_progress p where (p.lanes >> l.lane) & 1 <> 0 order by id desc limit 1) p "
                 "on true) select count(*) from bothends.outbox o join c using (lane) where c.hwm is null or o.seq > c.hwm "
                 "or not pg_visible_in_snapshot(o.xid, c.snapshot)")[0][0]
-        beside = self.sql(f"select (select count(*) from {self.table('held')}) + (select count(*) from {self.table('delayed')})")
-        return not waiting and not beside[0][0]
+        beside = sum(self.sql(f"select count(*) from {self.table(name)}")[0][0] for name in ("held", "delayed"))
+        return not waiting and not beside
 
     def close(self) -> None:
         for each in self.running:

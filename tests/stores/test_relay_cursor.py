@@ -1,4 +1,4 @@
-"""The cursor on a real PostgreSQL, without a broker: nothing lost, nothing twice, nothing out of order, whoever commits when."""
+"""The cursor on a real PostgreSQL, without a broker: nothing lost, twice or out of order, whoever commits when."""
 
 from __future__ import annotations
 

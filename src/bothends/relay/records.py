@@ -1,30 +1,76 @@
-"""From rows of the outbox to records for a publisher: the hot path. Bodies are never decoded."""
+"""From rows of the outbox to records for a publisher: the hot path. Bodies are never decoded.
+
+The same headers as ``codecs.cloudevents.to_headers`` makes (a test compares); what repeats from row to row is made once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from bothends.codecs.cloudevents import to_headers
+from bothends.codecs.cloudevents import ATTRIBUTES, is_text, unpack_attributes, unpack_headers
 from bothends.ports import Outgoing
 
 __all__ = ["ATTEMPTS", "BODY", "FLAG", "KEY", "LANE", "SEQ", "STATE", "TOPIC", "Row", "outgoing", "readable"]
 
 Row = tuple[Any, ...]
 
-# Where the columns are in a row that a store hands over.
+# Where the columns are in a row that a store hands over. The id and the time, which never repeat, come as bytes.
 SEQ, LANE, FLAG, TOPIC, KEY, BODY = 1, 2, 3, 7, 8, 9
 ATTEMPTS, STATE = 15, 16
 """In held rows only."""
 
+_PRINTABLE = bytes(range(0x20, 0x7F))
+_CACHED_MAX = 1000
+_SPEC = ("ce_specversion", b"1.0")
+_CE = {name: f"ce_{name}" for name in ATTRIBUTES}
+
+
+class _Pairs(dict[Any, tuple[str, bytes]]):
+    """Headers by their value, of one name; bounded."""
+
+    def __init__(self, name: str, encode: Callable[[Any], bytes]) -> None:
+        super().__init__()
+        self._name, self._encode = name, encode
+
+    def __missing__(self, value: Any) -> tuple[str, bytes]:
+        if len(self) >= _CACHED_MAX:
+            self.clear()
+        pair = self[value] = (self._name, self._encode(value))
+        return pair
+
+
+_sources = _Pairs("ce_source", str.encode)
+_types = _Pairs("ce_type", str.encode)
+_contents = _Pairs("content-type", str.encode)
+_versions = _Pairs("ce_dataversion", lambda version: str(version).encode())
+
 
 def outgoing(rows: Sequence[Row]) -> list[Outgoing]:
     """One record per row. Raises ValueError where the attributes or headers of one cannot be read."""
-    new = tuple.__new__
-    return [
-        new(Outgoing, (topic, key, body, to_headers(id, source, type, time, version, key, content, attributes, headers)))
-        for _, _, _, _, id, source, type, topic, key, body, content, time, version, attributes, headers, *_ in rows
-    ]
+    sources, types, contents, versions = _sources, _types, _contents, _versions
+    new, cls, spec, printable = tuple.__new__, Outgoing, _SPEC, _PRINTABLE
+    records: list[Outgoing] = []
+    append = records.append
+    for _, _, _, _, id, source, type, topic, key, body, content, time, version, attributes, own, *_ in rows:
+        headers = [spec, ("ce_id", id), sources[source], types[type], ("ce_time", time), versions[version]]
+        if content is not None:
+            headers.append(contents[content])
+        if key and (not key.translate(None, printable) or _is_attribute(key)):
+            headers.append(("ce_partitionkey", key))
+        if attributes is not None:
+            headers += [(_CE.get(n) or f"ce_{n}", v.encode()) for n, v in unpack_attributes(attributes).items()]
+        if own is not None:
+            headers += unpack_headers(own)
+        append(new(cls, (topic, key, body, headers)))
+    return records
+
+
+def _is_attribute(key: bytes) -> bool:
+    try:
+        return is_text(key.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def readable(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:

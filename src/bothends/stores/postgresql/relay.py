@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import psycopg
 from psycopg.pq import Format
+from psycopg.types.string import ByteaBinaryLoader
 
 from bothends.core.relaying import Cursor, lanes_of, signed
 from bothends.stores.connection import Connection
@@ -34,11 +35,13 @@ class _Cursor(psycopg.Cursor[Any]):
 
 
 class RelayConnection(psycopg.Connection[Any]):
-    """Binary results, and nothing prepared: a pooler between us and the server may change servers at each statement."""
+    """Binary results, varchar as bytes. Nothing is prepared: a pooler may change servers at each statement, and a plan made
+    for an empty table would be kept for a full one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cursor_factory = _Cursor
+        self.adapters.register_loader("varchar", ByteaBinaryLoader)
 
     @classmethod
     def connect(cls, conninfo: str = "", **options: Any) -> Self:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bothends.core.relaying import HeldWork, lanes_of, mask_of, signed
-from bothends.stores.postgresql.relay_rows import FIELDS
+from bothends.stores.postgresql.relay_rows import FIELDS, columns_of
 from bothends.stores.steps import Sql, Steps
 
 __all__ = ["HeldSteps"]
@@ -25,7 +25,7 @@ class HeldSteps:
 
     def __init__(self, quoted: str) -> None:
         self._s = quoted
-        self._columns = "0, h.seq, h.lane, 0, " + ", ".join(f"h.{name}" for name in FIELDS.split(", "))
+        self._columns = f"0, h.seq, h.lane, 0, {columns_of('h')}"
         self._me = f"me as materialized (select id from {quoted}.relays where id = :me for key share)"
 
     def work(self, lanes: int) -> Steps[HeldWork]:
@@ -175,7 +175,7 @@ class HeldSteps:
             "select 0, h.seq, h.lane, case when exists (select from {s}.held b where b.lane = h.lane and b.topic = h.topic "
             "and b.key = h.key and not b.passed) then 2 else 0 end, {columns} from {s}.delayed h where h.deliver_at <= "
             "clock_timestamp() and ((:lanes::bigint >> h.lane) & 1) <> 0 order by h.deliver_at, h.seq limit :limit"
-            .format(s=self._s, columns=", ".join(f"h.{name}" for name in FIELDS.split(", "))),
+            .format(s=self._s, columns=columns_of("h")),
             {"lanes": signed(lanes), "limit": limit},
         )
         return found.rows

@@ -9,12 +9,19 @@ from typing import Any
 from bothends.core.relaying import BLOCKED, DELAYED, EVERY_LANE, Hold, Page, Segment, Stream, advance, signed
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["FIELDS", "RowSteps"]
+__all__ = ["FIELDS", "RowSteps", "columns_of"]
 
 FIELDS = "id, source, type, topic, key, body, content_type, time, version, attributes, headers"
 """What is copied from the outbox to ``held`` and ``delayed``."""
 
+_BYTES = frozenset({"id", "time"})
 _SEQ = 1
+
+
+def columns_of(table: str) -> str:
+    """The fields as a row has them. What never repeats is asked for as varchar, which our connection hands over as bytes:
+    it goes on the wire as it is."""
+    return ", ".join(f"{table}.{name}{'::varchar' if name in _BYTES else ''}" for name in FIELDS.split(", "))
 
 
 class RowSteps:
@@ -38,7 +45,7 @@ class RowSteps:
                 params[f"target_{n}"] = stream.target
         found = (yield Sql(_fetch_text(self._s, shape, blocked_lanes != 0), params)).rows
         head, rows = found[0], found[1:]
-        last, now = head[1], head[4]
+        last, now = head[1], head[5]
         if len(streams) == 1 and (not rows or rows[0][0] == 1):  # no late rows: nearly always
             after, _ = advance(streams[0], (), rows, limit=limit, now=now, last=last, seq=_SEQ)
             return Page(rows, [after], len(rows) >= limit)
@@ -83,8 +90,9 @@ class RowSteps:
 def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: bool) -> str:
     # set_config is parallel-unsafe: so no part of the statement runs in parallel workers, and rows keep their order.
     parts = [
-        "select -1, last_value, 0::smallint, 0, pg_current_snapshot()::text, set_config('bothends.fetch', '1', true), "
-        "null::text, null::text, null::bytea, null::bytea, null::text, null::text, 0, null::text, null::bytea "
+        "select -1, last_value, 0::smallint, 0, null::varchar, pg_current_snapshot()::text, "
+        "set_config('bothends.fetch', '1', true), null::text, null::bytea, null::bytea, null::text, null::varchar, 0, "
+        "null::text, null::bytea "
         f"from {s}.outbox_seq"
     ]
     held = (
@@ -92,7 +100,7 @@ def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: boo
         f"h.topic = o.topic and h.key = o.key and not h.passed) then {BLOCKED}" if blocked else ""
     )
     flag = f"case when o.deliver_at is not null and o.deliver_at > clock_timestamp() then {DELAYED}{held} else 0 end"
-    columns = f"o.seq, o.lane, {flag}, " + ", ".join(f"o.{name}" for name in FIELDS.split(", "))
+    columns = f"o.seq, o.lane, {flag}, {columns_of('o')}"
     for n, (late, some_lanes, target) in enumerate(shape):
         if late:
             parts.append(

@@ -8,11 +8,18 @@ from typing import Any
 from bothends.core.relaying import BLOCKED, DELAYED, EVERY_LANE, Hold, Page, Segment, Stream, signed
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["FIELDS", "NOW", "RowSteps", "fenced"]
+__all__ = ["FIELDS", "NOW", "RowSteps", "columns_of", "fenced"]
 
 FIELDS = "id, source, type, topic, key, body, content_type, time, version, attributes, headers"
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+_BYTES = frozenset({"id", "time"})
 _SEQ = 1
+
+
+def columns_of(table: str) -> str:
+    """The fields as a row has them: what never repeats as bytes, since it goes on the wire as it is."""
+    return ", ".join(
+        f"cast({table}.{name} as blob)" if name in _BYTES else f"{table}.{name}" for name in FIELDS.split(", "))
 
 
 def fenced(me: int, statements: Sequence[Sql]) -> Steps[bool]:
@@ -47,7 +54,7 @@ class RowSteps:
             params = {"hwm": stream.hwm, "lanes": signed(stream.lanes), "rows": limit, "blocked": signed(blocked_lanes)}
             rows = (yield Sql(
                 f"select {n}, o.seq, o.lane, case when o.deliver_at is not null and o.deliver_at > {NOW} then {DELAYED} "
-                f"{held}else 0 end, {', '.join('o.' + f for f in FIELDS.split(', '))} from bothends_outbox o "
+                f"{held}else 0 end, {columns_of('o')} from bothends_outbox o "
                 f"where o.seq > :hwm {some} order by o.seq limit :rows", params,
             )).rows
             hwm = rows[-1][_SEQ] if rows else stream.hwm
