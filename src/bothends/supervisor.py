@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bothends.telemetry import logs
 
@@ -58,8 +58,6 @@ class _Child:
     short_lives: int = 0
     start_at: float = 0.0
     finished: bool = False
-    inbox: bytes = b""
-    codes: list[int] = field(default_factory=list)
 
 
 class Supervisor:
@@ -169,7 +167,7 @@ class Supervisor:
         finally:
             theirs.close()
         child.link = ours
-        child.heard_at, child.ready_at, child.has_beaten, child.inbox = now, None, False, b""
+        child.heard_at, child.ready_at, child.has_beaten = now, None, False
         ours.settimeout(1.0)
         with contextlib.suppress(OSError):  # it died at once: its exit says so
             ours.sendall(json.dumps({**child.task.task, "parent": os.getpid()}).encode() + b"\n")
@@ -202,7 +200,6 @@ class Supervisor:
         self._hang_up(child)
         pid = child.process.pid if child.process else 0
         child.process = None
-        child.codes = [*child.codes[-9:], code]
         if self._stop_by is not None:
             child.finished = True
             self._killed += code == -signal.SIGKILL

@@ -133,18 +133,22 @@ def groups(admin: PostgresqlAdmin, consumer: str | None = None, limit: int = 100
 
 def locked(admin: PostgresqlAdmin, letter_id: int) -> Steps[Letter]:
     """The letter, locked until the transaction ends. NotThere where there is none of that number."""
-    found = yield admin.sql("select id from {s}.dead_letters where id = :id {lock}", id=letter_id)
-    if not found.rows:
-        raise NotThere(f"there is no dead letter {letter_id}; `bothends dead list` shows them")
+    yield admin.sql("select id from {s}.dead_letters where id = :id {lock}", id=letter_id)
+    return (yield from _one(admin, letter_id))
+
+
+def _one(admin: PostgresqlAdmin, letter_id: int) -> Steps[Letter]:
     row = yield admin.sql(
         f"select {_COLUMNS} from {{s}}.dead_letters d join {{s}}.consumers c on c.id = d.consumer where d.id = :id",
         id=letter_id)
+    if not row.rows:
+        raise NotThere(f"there is no dead letter {letter_id}; `bothends dead list` shows them")
     return _letter(row.rows[0])
 
 
 def show(admin: PostgresqlAdmin, letter_id: int) -> Steps[dict[str, Any]]:
     """Everything about one letter: bytes, headers, history, both hashes, the acts on it, its effects."""
-    letter = yield from locked(admin, letter_id)
+    letter = yield from _one(admin, letter_id)
     found = yield admin.sql(
         "select body, headers, history, hash, edited_hash from {s}.dead_letters where id = :id", id=letter_id)
     body, headers, history, hash_, edited = found.rows[0]

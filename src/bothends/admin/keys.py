@@ -46,7 +46,9 @@ def _state(stored: str) -> str:
     return {"retrying": "parked"}.get(stored, stored)
 
 
-def _find(admin: PostgresqlAdmin, consumer: str, key: bytes, topic: str | None) -> Steps[dict[str, Any]]:
+def _find(
+    admin: PostgresqlAdmin, consumer: str, key: bytes, topic: str | None, lock: str = "{lock}"
+) -> Steps[dict[str, Any]]:
     """The place of one waiting key, its row locked."""
     number = yield from consumer_id(admin, consumer)
     params: dict[str, Any] = {"consumer": number, "key": key}
@@ -54,7 +56,7 @@ def _find(admin: PostgresqlAdmin, consumer: str, key: bytes, topic: str | None) 
         params["topic"] = topic
     found = yield admin.sql(
         f"select topic, keyed, state from {{s}}.blocked_keys where consumer = :consumer and key = :key "
-        f"{'and topic = :topic' if topic is not None else ''} order by topic, keyed {{lock}}", **params)
+        f"{'and topic = :topic' if topic is not None else ''} order by topic, keyed {lock}", **params)
     if not found.rows:
         raise NotThere(
             f"no key {shown(key)!r} waits at {consumer}; `bothends keys list --consumer {consumer}` shows them")
@@ -73,7 +75,7 @@ def show(
     admin: PostgresqlAdmin, consumer: str, key: bytes, *, topic: str | None = None, limit: int = 100
 ) -> Steps[dict[str, Any]]:
     """One key: its head, what waits behind it in order, and the open dead letters that hold it."""
-    found = yield from _find(admin, consumer, key, topic)
+    found = yield from _find(admin, consumer, key, topic, lock="")
     parked = yield admin.sql(
         f"""select position, id, source, type, record_partition, record_offset, attempts, crashes, redrives, reason,
                error, {{at:parked_at}} from {{s}}.parked where {_WHERE} order by position limit :limit""",

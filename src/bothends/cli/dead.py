@@ -96,7 +96,7 @@ def show_(
     """Everything about one: bytes, headers, attempts, effects, acts."""
     with desk(app_) as found:
         database, _ = _place(found, consumer, service, "the number of a dead letter")
-        shown = database.act(lambda: show(database.store.admin, id_))
+        shown = database.ask(show(database.store.admin, id_))
     if json:
         as_json(shown)
         return

@@ -74,7 +74,7 @@ def show_(
     with desk(app_) as found:
         owner, name = found.consumer(consumer)
         database = found.database(owner)
-        shown = database.act(lambda: acts.show(database.store.admin, name, parse(key), topic=topic))
+        shown = database.ask(acts.show(database.store.admin, name, parse(key), topic=topic))
     if json:
         as_json(shown)
         return

@@ -16,11 +16,21 @@ class Store(Protocol):
     url: str
     schema: str
     dialect: str
-    outbox: Any
-    relay: Any
-    inbox: Any
-    effects: Any
-    admin: Any
+
+    @property
+    def outbox(self) -> Any: ...
+
+    @property
+    def relay(self) -> Any: ...
+
+    @property
+    def inbox(self) -> Any: ...
+
+    @property
+    def effects(self) -> Any: ...
+
+    @property
+    def admin(self) -> Any: ...
 
     def connect(self, *, name: str = ..., factory: type[Any] | None = None) -> Connection:
         """A connection of our own. Raises StoreUnavailable."""

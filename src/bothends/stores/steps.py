@@ -31,7 +31,7 @@ class Sql(NamedTuple):
 
 class Result(NamedTuple):
     rows: list[tuple[Any, ...]]
-    count: int
+    count: int  # type: ignore[assignment]  # tuple's method of that name is not needed here
     """Rows affected (or returned); -1 where the driver does not say."""
     tag: str = ""
     """The command tag (PostgreSQL), for instance ``COMMIT``."""
