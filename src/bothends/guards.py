@@ -12,7 +12,7 @@ from typing import Any
 
 from bothends.errors import HandlerEndedTransaction
 
-__all__ = ["GuardedSqlite", "guard_of", "guarded_class"]
+__all__ = ["Guard", "GuardedSqlite", "guard_of", "guarded_class"]
 
 
 def _refusal(what: str) -> HandlerEndedTransaction:

@@ -14,7 +14,7 @@ from bothends.acts import Act, Acts, Call, Called, Do, Pause, Released, Transact
 from bothends.contexts import AsyncContext, Context
 from bothends.core.consuming import HandlerTimeout
 from bothends.errors import ConfigError, StoreUnavailable
-from bothends.guards import guard_of, guarded_class
+from bothends.guards import Guard, GuardedSqlite, guard_of, guarded_class
 from bothends.isolation import Isolation
 from bothends.scopes import AsyncEffectsScope, EffectsScope, RunScope, Tools
 from bothends.sessions import AsyncSessions, Sessions
@@ -176,7 +176,7 @@ class Seat(_Common):
     def perform(self, act: Act) -> Any:
         connection = self.connection
         if connection is None:
-            raise StoreUnavailable("the connection is closed")
+            return _without_connection(act)
         if isinstance(act, Sql):
             return connection.execute(act)
         if isinstance(act, Call):
@@ -278,6 +278,12 @@ def _nothing() -> None:
     pass
 
 
+def _without_connection(act: Act) -> None:
+    """There is nothing to roll back; anything else needs a connection."""
+    if act is not Do.ROLLBACK:
+        raise StoreUnavailable("the connection is closed")
+
+
 def _closed(session: Any, error: BaseException | None) -> BaseException | None:
     """Closes a handler's session. Its own trouble with closing counts only where nothing else went wrong."""
     try:
@@ -317,6 +323,7 @@ class AsyncSeat(_Common):
         self._tools: Tools | None = None
         self._handlers: dict[int, Callable[[Any, Any], Any]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._guard: Guard | None = None
         self.cancelled = False
         """Set before the run is cancelled from outside, so that it is not taken for the handler's own."""
 
@@ -336,15 +343,19 @@ class AsyncSeat(_Common):
         except BaseException:
             await connection.close()
             raise
-        self.connection = connection
+        self.connection, self._guard = connection, guard_of(connection.driver)
         self._tools = Tools(plan, connection, self._sessions.make if self._sessions else None, self._join, self._leave)
 
     async def close(self) -> None:
         connection, self.connection, self._sessions, self._tools = self.connection, None, None, None
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                guard_of(connection.driver).guarded = False
-                await connection.close()
+        guard, self._guard = self._guard, None
+        if connection is None or guard is None:
+            return
+        guard.guarded = False
+        with contextlib.suppress(Exception):
+            await connection.close()
+        if isinstance(guard, GuardedSqlite):
+            guard.close()  # aiosqlite takes a refused close for a done one, and forgets what lies underneath
 
     async def drive(self, acts: Acts[None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -354,7 +365,7 @@ class AsyncSeat(_Common):
     async def perform(self, act: Act) -> Any:
         connection = self.connection
         if connection is None:
-            raise StoreUnavailable("the connection is closed")
+            return _without_connection(act)
         if isinstance(act, Sql):
             return await connection.execute(act)
         if isinstance(act, Call):
@@ -443,7 +454,7 @@ class AsyncSeat(_Common):
                 error = error if error is not None else closing
         tripped = guard.tripped
         if tripped and self.plan.store.dialect == "sqlite":
-            await self.close()  # aiosqlite takes a refused close for a done one
+            await self.close()
             return Called(error, scope.drafts, TransactionIs.ENDED, False, scope.begun, True)
         return Called(error, scope.drafts, _transaction(connection), connection.usable(), scope.begun, tripped)
 
