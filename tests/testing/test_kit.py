@@ -3,6 +3,8 @@
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 import bothends.testing
-from bothends import AsyncContext, ConfigError, Context, ForeignJson, Retry, Service
+from bothends import AsyncContext, ConfigError, Context, ForeignJson, Retry, Service, event
 from bothends.ports import Outgoing
 from bothends.testing import Harness, case
 from bothends.testing.cases import CASE_MARK
+from bothends.testing.databases import Database
 from tests.testing.shops import OrderPlaced
 
 
@@ -226,3 +229,59 @@ def test_services_of_one_outbox_agree_about_publishing() -> None:
         Harness(one, two).__enter__()
     with Harness(one, two, database={"orders": "sqlite:///:memory:kit-a", "mail": "sqlite:///:memory:kit-b"}):
         pass
+
+
+def test_a_second_harness_on_the_same_database_goes_on_where_the_first_ended(database: Database) -> None:
+    """A rolling upgrade in a test: what the old version could not read waits for the new one."""
+
+    @event("order.placed", version=2, key="order", topic="kit.orders")
+    @dataclass(frozen=True)
+    class Newer:
+        order: str
+        gift: bool
+
+    seen: list[object] = []
+
+    def services(known: type[Any]) -> tuple[Service, Service]:
+        orders, mail = Service("orders"), Service("mail")
+
+        @mail.consumer("mail").handle(known)
+        def send(placed: Any) -> None:
+            seen.append(placed)
+
+        return orders, mail
+
+    orders, mail = services(OrderPlaced)
+    with Harness(orders, mail, database=database.url) as h:
+        with h.session() as session:
+            orders.outbox.add(session, Newer("1", gift=True))
+            session.commit()
+        h.settle()
+        assert (seen, h.dead) == ([], [])
+    orders, mail = services(Newer)
+    with Harness(orders, mail, database=database.url) as h:
+        h.settle()
+        assert (seen, h.dead) == ([Newer("1", gift=True)], [])
+
+
+def test_a_newer_version_is_dead_when_the_patience_is_over() -> None:
+    @event("order.placed", version=2, key="order", topic="kit.orders")
+    @dataclass(frozen=True)
+    class Newer:
+        order: str
+
+    service = Service("orders")
+
+    @service.consumer("mail", schema_patience=timedelta(hours=2)).handle(OrderPlaced)
+    def send(order: OrderPlaced) -> None:
+        raise AssertionError("a newer version is never handled as an older one")
+
+    with Harness(service) as h:
+        with h.session() as session:
+            service.outbox.add(session, Newer("1"))
+            session.commit()
+        h.settle()
+        h.advance(timedelta(hours=1)).settle()
+        assert h.dead == []
+        h.advance(timedelta(hours=1, seconds=1)).settle()
+        assert [dead.reason for dead in h.dead] == ["schema"]

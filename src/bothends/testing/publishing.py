@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from bothends.core.retry import Retry
 from bothends.message import Record
 from bothends.ports import Broker
-from bothends.relay import Relay
+from bothends.relay import Relay, RelaySettings
 from bothends.stores import Store
 from bothends.stores.steps import Sql, Steps
 from bothends.testing.clock import table
@@ -29,7 +29,8 @@ class Publishing:
 
     def __init__(self, database: Database, broker: Broker, publish: Retry) -> None:
         self._database, self._broker = database, broker
-        self._relay = Relay(database.store, broker, name="harness", publish=publish)
+        # Each harness has a broker of its own; a database may have seen another one before.
+        self._relay = Relay(database.store, broker, name="harness", settings=RelaySettings(publish=publish, adopt=True))
 
     def run(self) -> bool:
         """Relays until nothing is due. Whether anything was. Raises AssertionError after ``PASS_MAX_S``."""
