@@ -52,11 +52,13 @@ def blocks(page: Path) -> list[Block]:
         fence = _FENCE.match(line)
         if opened is None:
             if fence is not None:
-                opened, lines = (number, fence.group(1), fence.group(2)), []
+                indent, language = fence.groups()
+                opened, lines = (number, str(indent), str(language)), []
             elif line.startswith(("# ", "## ")):
                 section += 1
         elif fence is not None and not fence.group(2):
-            found.append(Block(name, opened[0], opened[1 + 1], "\n".join(lines) + "\n", section))
+            line_of, _, language = opened
+            found.append(Block(name, line_of, language, "\n".join(lines) + "\n", section))
             opened = None
         else:
             lines.append(line.removeprefix(opened[1]))

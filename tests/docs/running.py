@@ -115,16 +115,15 @@ class _Running:
 
 class Reader:
     """Follows one page. ``replace`` maps what the page writes (URLs, topics) to what is there; ``hide`` is taken out of
-    what commands print, before it is compared; ``prelude`` goes before Python that names no file."""
+    what commands print, before it is compared."""
 
     def __init__(
-        self, directory: Path, *, replace: Mapping[str, str] | None = None, hide: Sequence[str] = (), prelude: str = "",
+        self, directory: Path, *, replace: Mapping[str, str] | None = None, hide: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self._replace = {**(replace or {}), "8000": str(_free_port()), "8001": str(_free_port())}
         self._hide = [*hide]
-        self._prelude = prelude
         own = {k: v for k, v in os.environ.items() if not k.startswith("BOTHENDS_")}
         path = f"{Path(sys.executable).parent}:{own['PATH']}"
         self._environment = {
@@ -171,14 +170,12 @@ class Reader:
             self._shell(block, text, shown)
         elif block.language == "python":
             self._check(block, shown, self._python(block, text))
-        elif block.language not in ("", "ini", "toml", "yaml", "json", "sql", "markdown", "html"):
-            raise PageError(block, f"nobody knows how to run {block.language!r}")
-        elif block.language in ("", "sql", "toml"):
-            raise PageError(block, "a block needs a language: python, sh, text; toml and sql name their file")
+        else:
+            raise PageError(block, f"nobody knows how to run {block.language!r}: use python, sh or text, or name a file")
 
     def _there(self, text: str) -> str:
         for written, there in self._replace.items():
-            text = re.sub(rf"(?<![\w.-]){re.escape(written)}(?![\w-])", lambda _, there=there: there, text)
+            text = re.sub(rf"(?<![\w.-]){re.escape(written)}(?![\w-])", there.replace("\\", r"\\"), text)
         return text
 
     # Shell
@@ -238,13 +235,13 @@ class Reader:
                 [sys.executable, "-c", _SESSION], cwd=self._cwd, env=self._environment, text=True, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )
-            if self._prelude:
-                self._exec(block, self._prelude)
         return self._exec(block, text)
 
     def _exec(self, block: Block, text: str) -> str:
         session = self._session
-        assert session is not None and session.stdin is not None and session.stdout is not None
+        assert session is not None
+        assert session.stdin is not None
+        assert session.stdout is not None
         session.stdin.write(json.dumps([str(block), text]) + "\n")
         session.stdin.flush()
         lines: list[str] = []
@@ -258,7 +255,7 @@ class Reader:
     def _pytest(self, block: Block, text: str) -> str:
         self._tests += 1
         file = self._cwd / f"test_block_{self._tests}.py"
-        file.write_text(self._prelude + "\n" + text, "utf-8")
+        file.write_text(text, "utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", file.name],
             cwd=self._cwd, env=self._environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

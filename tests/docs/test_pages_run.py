@@ -9,7 +9,11 @@ import pytest
 from tests.docs.pages import ROOT, blocks, pages
 from tests.docs.running import Reader
 
-SETUPS = Path(__file__).parent / "setups"
+pytestmark = pytest.mark.timeout(300)  # dozens of commands, one after the other
+
+ELSEWHERE = {
+    "docs/how-to/test-your-handlers.md": "tests/programs/test_programs.py",  # needs the users' programs around it
+}
 POSTGRESQL = ("postgresql://postgres@localhost/shop", "postgresql+psycopg://postgres@localhost/shop",
               "postgresql+asyncpg://postgres@localhost/shop")
 KAFKA = "kafka://localhost:9092"
@@ -28,12 +32,12 @@ def _id(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-WITH_CODE = [page for page in pages() if any(b.language in ("python", "sh") for b in blocks(page))]
+WITH_CODE = [p for p in pages() if _id(p) not in ELSEWHERE and any(b.language in ("python", "sh") for b in blocks(p))]
 
 
 @pytest.mark.parametrize("page", [p for p in WITH_CODE if not _real(p)], ids=_id)
 def test_the_page_is_true_on_files(page: Path, tmp_path: Path) -> None:
-    with Reader(tmp_path, prelude=_prelude(page, tmp_path)) as reader:
+    with Reader(tmp_path) as reader:
         reader.read(blocks(page))
 
 
@@ -57,19 +61,12 @@ def test_the_page_is_true_on_servers(
     replace = {url: url.split("://")[0] + "://" + pg_database.split("://")[1] for url in POSTGRESQL}
     replace |= {KAFKA: kafka_url, **{topic: topic_prefix + topic for topic in TOPICS}}
     with Reader(
-        tmp_path, replace=replace, hide=[topic_prefix, group_prefix], prelude=_prelude(page, tmp_path),
-        environment={"BOTHENDS_GROUP_PREFIX": group_prefix},
+        tmp_path, replace=replace, hide=[topic_prefix, group_prefix], environment={"BOTHENDS_GROUP_PREFIX": group_prefix},
     ) as reader:
         reader.read(blocks(page))
 
 
-def _prelude(page: Path, directory: Path) -> str:
-    """What a page takes for granted: files beside it, and imports. A folder of ``setups`` named like the page."""
-    setup = SETUPS / page.stem
-    if not setup.is_dir():
-        return ""
-    for file in setup.iterdir():
-        if file.is_file() and file.name != "prelude.py":
-            (directory / file.name).write_text(file.read_text("utf-8"), "utf-8")
-    prelude = setup / "prelude.py"
-    return prelude.read_text("utf-8") if prelude.exists() else ""
+@pytest.mark.parametrize(("page", "test"), ELSEWHERE.items())
+def test_other_pages_are_run_elsewhere(page: str, test: str) -> None:
+    assert (ROOT / page).is_file()
+    assert Path(page).name in (ROOT / test).read_text("utf-8")
