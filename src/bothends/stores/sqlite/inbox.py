@@ -132,8 +132,8 @@ class SqliteInbox(SqliteParking):
     def known(self, consumer: int, names: Sequence[tuple[str, str]]) -> Steps[dict[tuple[str, str], Known]]:
         """What the inbox says of these (source, id)."""
         result = yield Sql(
-            "select i.source, i.id, i.state, i.hash from json_each(:names) n join bothends_inbox i "
-            "on i.consumer = :consumer and i.id = n.value ->> 1 and i.source = n.value ->> 0",
+            "select i.source, i.id, i.state, i.hash from json_each(:names) n cross join bothends_inbox i "
+            "where i.consumer = :consumer and i.id = n.value ->> 1 and i.source = n.value ->> 0",  # n first: the inbox is long
             {"consumer": consumer, "names": json.dumps(list(names))},
         )
         return {(source, id): Known(state, hash) for source, id, state, hash in result.rows}
