@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -13,9 +14,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from bothends.brokers import open_broker
-from bothends.message import Record
 from bothends.relay import Relay, RelaySettings
 from bothends.relay.events import Dead, Published
 from bothends.stores import Store, open_store
@@ -30,6 +31,7 @@ from bothends.stores import open_store
 settings = RelaySettings(lease_s=1.5, renew_s=0.3, batch_max=200, poll_idle_s=0.01)
 Relay(open_store(sys.argv[1]), open_broker(sys.argv[2]), name=sys.argv[3], settings=settings).run(threading.Event())
 """
+PARTITIONS = 4
 INSERT = (
     "insert into bothends.outbox (id, source, type, topic, key, body, time) "
     "values (%s, 's', 't', %s, %s, %s, '2026-01-01T00:00:00Z')"
@@ -48,26 +50,36 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 class Kafka:
+    """A topic of its own, and a reader that keeps what it has read."""
+
     def __init__(self, url: str, topic: str) -> None:
         self.url, self.topic = url, topic
         self.broker = open_broker(url)
-        self.broker.create_topic(topic, 4)
-        self._records: list[Record] = []
-        self._next = dict.fromkeys(range(4), 0)
+        self.broker.create_topic(topic, PARTITIONS)
+        self._reader = Consumer({
+            "bootstrap.servers": url.removeprefix("kafka://"), "group.id": topic, "enable.auto.commit": False,
+            "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50,
+        })
+        self._reader.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+        self._records: list[tuple[bytes, bytes]] = []
 
-    def records(self) -> list[Record]:
-        """What the topic has so far, in order per partition."""
-        for number, offset in self._next.items():
-            while page := self.broker.read(self.topic, partition=number, offset=offset, max_records=5000):
-                self._records += page
-                offset = self._next[number] = page[-1].origin.offset + 1
+    def records(self) -> list[tuple[bytes, bytes]]:
+        """(key, value) of what was read so far, in order per partition; reads on for a moment."""
+        for message in self._reader.consume(20_000, timeout=0.2):
+            assert message.error() is None, message.error()
+            self._records.append((message.key() or b"", message.value() or b""))
         return self._records
+
+    def close(self) -> None:
+        self._reader.close()
+        self.broker.delete_topic(self.topic)
+        self.broker.close()
 
     def by_key(self) -> dict[bytes, list[int]]:
         """Bodies per key, as numbers, in the order of their first copies."""
         found: dict[bytes, dict[int, None]] = {}
-        for record in self.records():
-            found.setdefault(record.key or b"", {})[int(record.value or b"-1")] = None
+        for key, value in self.records():
+            found.setdefault(key, {})[int(value)] = None
         return {key: list(bodies) for key, bodies in found.items()}
 
 
@@ -75,8 +87,7 @@ class Kafka:
 def kafka(kafka_url: str, topic_prefix: str) -> Iterator[Kafka]:
     made = Kafka(kafka_url, f"{topic_prefix}relay")
     yield made
-    made.broker.delete_topic(made.topic)
-    made.broker.close()
+    made.close()
 
 
 @pytest.fixture
@@ -95,24 +106,24 @@ def process(store: Store, kafka: Kafka) -> Iterator[Callable[[str], subprocess.P
 
 
 class Writer:
-    """Adds numbered events under ten keys, one transaction each, until it is stopped."""
+    """Adds numbered events under ten keys, twenty per transaction, until it is stopped."""
 
-    def __init__(self, store: Store, topic: str, rows_max: int) -> None:
+    def __init__(self, store: Store, topic: str) -> None:
         self.count: dict[bytes, int] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(store.url, topic, rows_max))
+        self._thread = threading.Thread(target=self._run, args=(store.url, topic))
         self._thread.start()
 
-    def _run(self, url: str, topic: str, rows_max: int) -> None:
+    def _run(self, url: str, topic: str) -> None:
         with psycopg.connect(url) as connection:
-            for n in range(rows_max // 20):
+            for n in itertools.count():
                 key = b"k%d" % (n % 10)
                 first = self.count.get(key, 0)
                 rows = [(f"{os.urandom(6).hex()}-{m}", topic, key, b"%d" % m) for m in range(first, first + 20)]
                 connection.cursor().executemany(INSERT, rows)
                 connection.commit()
                 self.count[key] = first + 20
-                if self._stop.is_set():
+                if self._stop.wait(0.01):
                     return
 
     def stop(self) -> dict[bytes, int]:
@@ -152,7 +163,7 @@ def test_killed_relays_lose_nothing_and_keep_the_order(
 ) -> None:
     running = [process("a0"), process("b0")]
     until(lambda: len(owners(store)) == 2)
-    writer = Writer(store, kafka.topic, 60_000)
+    writer = Writer(store, kafka.topic)
     for turn in range(1, 5):
         seen = len(kafka.records())
         until(lambda seen=seen: len(kafka.records()) > seen + 200)  # type: ignore[misc]
@@ -169,7 +180,7 @@ def test_a_frozen_relay_is_replaced_and_does_no_harm_when_it_thaws(
 ) -> None:
     frozen = process("frozen")
     until(lambda: owners(store).get("frozen") == 64)
-    writer = Writer(store, kafka.topic, 60_000)
+    writer = Writer(store, kafka.topic)
     until(lambda: len(kafka.records()) > 500)
     frozen.send_signal(signal.SIGSTOP)
     process("heir")

@@ -28,7 +28,8 @@ class Batch:
     """``kind`` says where its rows are: read from a ``stream``, or lying in ``held`` or ``delayed``."""
 
     __slots__ = (
-        "blocked", "blocked_lanes", "delays", "done", "failures", "forget", "holds", "kind", "number", "rows", "segments",
+        "blocked", "blocked_lanes", "confirmed", "delays", "done", "failures", "forget", "holds", "kind", "number", "rows",
+        "segments",
     )
 
     def __init__(self, kind: Literal["stream", "held", "delayed"], rows: list[Row]) -> None:
@@ -40,6 +41,9 @@ class Batch:
         self.holds: list[Hold] = []
         self.delays: list[int] = []
         self.forget: list[int] = []
+        """Rows of the page whose end was known before."""
+        self.confirmed = 0
+        """How many of them the broker had confirmed."""
         self.blocked: set[Key] = set()
         """Keys of ``holds``."""
         self.blocked_lanes = 0
@@ -62,9 +66,9 @@ def culprit(error: PublishError) -> PublishError | None:
     return None if error.reason == NOT_SENT else error
 
 
-def walk(window: Iterable[Batch], away: set[str]) -> tuple[list[Hold], set[int], int]:
-    """A window of streams that failed: what to hold, the rows whose end is known now (held or confirmed), and the lanes
-    of the held ones.
+def walk(window: Iterable[Batch], away: set[str]) -> tuple[list[Hold], dict[int, bool], int]:
+    """A window of streams that failed: what to hold, the rows whose end is known now (True: confirmed, False: held),
+    and the lanes of the held ones.
 
     A rejected record blames nobody until it was tried alone, so it is held and tried alone. Of its key everything that
     is not confirmed is held too: what comes before it must go before it, what comes after it must wait. All rows of a
@@ -77,12 +81,12 @@ def walk(window: Iterable[Batch], away: set[str]) -> tuple[list[Hold], set[int],
         if culprit(error) is not None and error.blame is Blame.EVENT and batch.rows[index][KEY] is not None
     }
     kept = Batch("stream", [])
-    known: set[int] = set()
+    known: dict[int, bool] = {}
     for batch in batches:
         for index, row in enumerate(batch.rows):
             error = batch.failures.get(index)
             if batch.done and error is None:
-                known.add(row[SEQ])
+                known[row[SEQ]] = True
                 continue
             rejected = error is not None and culprit(error) is not None and error.blame is Blame.EVENT
             if row[TOPIC] in away:
@@ -93,5 +97,5 @@ def walk(window: Iterable[Batch], away: set[str]) -> tuple[list[Hold], set[int],
                 kept.hold(row, "behind")
             else:
                 continue
-            known.add(row[SEQ])
+            known[row[SEQ]] = False
     return kept.holds, known, kept.blocked_lanes

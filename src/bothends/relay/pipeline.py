@@ -50,8 +50,8 @@ class Pipeline:
         """Lanes that may have held keys."""
         self.delayed_soon = False
         """Whether rows went to ``delayed`` since this was last reset."""
-        self._known: set[int] = set()
-        """Rows above the stored cursor whose end is known all the same: confirmed, or held, by a window that failed."""
+        self._known: dict[int, bool] = {}
+        """Rows above the stored cursor whose end is known from a window that failed: confirmed (True), or held."""
         self._limit = min(settings.batch_max, _FIRST_PAGE)
         self.last_report = time.monotonic()
         self.failure: PublishError | None = None
@@ -118,6 +118,7 @@ class Pipeline:
             key = (row[TOPIC], row[KEY])
             if row[SEQ] in self._known:
                 batch.forget.append(row[SEQ])
+                batch.confirmed += self._known[row[SEQ]]
             elif row[TOPIC] in self.away:
                 batch.hold(row, "place")
             elif row[FLAG] == DELAYED:
@@ -215,7 +216,7 @@ class Pipeline:
             self._settle_aside(ready[0], [row[SEQ] for row in ready[0].rows])
         else:
             self._settle_streams(ready)
-        self.published += sum(len(batch.rows) for batch in ready)
+        self.published += sum(len(batch.rows) + batch.confirmed for batch in ready)
         return True
 
     def _settle_streams(self, ready: Sequence[Batch]) -> None:
@@ -226,14 +227,15 @@ class Pipeline:
             # The count goes with the last segment; a page within a large late transaction stores no cursor.
             done = [Segment(*place, 0) for place in batch.segments]
             if done:
-                done[-1] = done[-1]._replace(published=len(batch.rows))
+                done[-1] = done[-1]._replace(published=len(batch.rows) + batch.confirmed)
             segments += done
             holds += batch.holds
             delays += batch.delays
         if segments or holds or delays:
             self.fenced(self._steps.rows.settle(self._me, _newest(segments), holds, delays))
         for batch in ready:
-            self._known.difference_update(batch.forget)
+            for seq in batch.forget:
+                self._known.pop(seq, None)
             self.blocked_lanes |= batch.blocked_lanes
         self.delayed_soon = self.delayed_soon or bool(delays)
 
