@@ -86,7 +86,7 @@ class _Shared(Generic[D]):
         self.attempt = attempt
         self.resources = resources
 
-    def emit(self, event: object, *, key: str | None | Unset = UNSET, topic: str | None = None) -> EventId:
+    def emit(self, event: object, *, key: str | Unset | None = UNSET, topic: str | None = None) -> EventId:
         """Adds an event that is written just before this run's transaction commits. It is checked at once, its id is the
         same on every run of this message, and it carries the ids of causation and correlation. No I/O.
 

@@ -137,7 +137,8 @@ def read_letter(consumer: Consumer, letter: Letter) -> Delivery:
 
 def _with_body(delivery: Delivery) -> Delivery:
     message, handler = delivery.message, delivery.handler
-    assert message is not None and handler is not None
+    assert message is not None
+    assert handler is not None
     if (message.version or 1) > handler.event.version:
         delivery.verdict = Verdict.NEWER
         delivery.problem = Undecodable(

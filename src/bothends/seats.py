@@ -4,133 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
+import os
+import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from bothends.acts import Act, Acts, Call, Called, Do, Pause, Released, TransactionIs, drive, drive_async
 from bothends.contexts import AsyncContext, Context
 from bothends.core.consuming import HandlerTimeout
-from bothends.errors import ConfigError, StoreUnavailable
 from bothends.guards import Guard, GuardedSqlite, guard_of, guarded_class
-from bothends.isolation import Isolation
 from bothends.scopes import AsyncEffectsScope, EffectsScope, RunScope, Tools
+from bothends.seating import Seating, check_middleware, transaction_of, without_connection
 from bothends.sessions import AsyncSessions, Sessions
 from bothends.stores.connection import AsyncConnection, Connection
 from bothends.stores.steps import Sql
 
 if TYPE_CHECKING:
-    from bothends.deliveries import Delivery
     from bothends.engine import Plan
 
 __all__ = ["AsyncSeat", "Seat", "check_middleware"]
 
 
-def check_middleware(plan: Plan) -> None:
-    """Raises ConfigError for a coroutine function around handlers that are not."""
-    if plan.consumer.is_async:
-        return
-    for function in plan.consumer.service.middleware:
-        if inspect.iscoroutinefunction(function):
-            raise ConfigError(
-                f"middleware {function.__qualname__} is a coroutine function, but the handlers of {plan.consumer.name} are not; "
-                f"write def {function.__name__}(event, ctx, call_next): return call_next(event, ctx)"
-            )
-
-
-class _Common:
-    """What both kinds of seats share: whether the worker may go on, and what is running now."""
-
-    def __init__(
-        self, plan: Plan, *, resources: Any = None, isolation: Isolation | None = None,
-        fence: Callable[[], bool] = lambda: False, stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.plan = plan
-        self.resources = resources
-        self.isolation = isolation if isolation is not None else Isolation()
-        self.fenced = fence
-        """Whether the work in hand was taken from this worker."""
-        self.stopping = stopping
-        self.running: tuple[Delivery, float] | None = None
-        """The message whose handler runs now, and since when (monotonic seconds)."""
-        self.scope: RunScope | None = None
-        self.secluded = False
-        self.begun_at: float | None = None
-        """Since when a transaction is open (monotonic seconds)."""
-
-    @property
-    def _is_postgresql(self) -> bool:
-        return self.plan.store.dialect == "postgresql"
-
-    def _should_speak(self, older_than_s: float) -> bool:
-        begun_at = self.begun_at
-        return self._is_postgresql and begun_at is not None and time.monotonic() - begun_at > older_than_s
-
-    def _fence(self) -> None:
-        if self.fenced():
-            raise Released("the partition was given up, or the process is stopping")
-
-    def _quiet(self) -> None:
-        if self.secluded:
-            return
-        self.isolation.unshare()
-        if not self.isolation.seclude(lambda: self.stopping() or self.fenced()):
-            self._share()
-            raise Released("the process is stopping")
-        self.secluded = True
-
-    def _loud(self) -> None:
-        if self.secluded:
-            self.secluded = False
-            self.isolation.unseclude()
-            self._share()
-
-    def _share(self) -> None:
-        while not self.isolation.share(lambda: False):
-            pass  # pragma: no cover - it only gives up when asked to
-
-    @contextlib.contextmanager
-    def sharing(self) -> Iterator[None]:
-        """Around a run of acts: nothing runs while a suspect of this process runs alone."""
-        if not self.isolation.share(lambda: self.stopping() or self.fenced()):
-            raise Released("the process is stopping")
-        try:
-            yield
-        finally:
-            self._loud()
-            self.isolation.unshare()
-
-    def _ending(self, connection: Connection | AsyncConnection) -> None:
-        self.begun_at = None
-        guard_of(connection.driver).guard(False)
-
-    def _chain(self, function: Callable[..., Any], takes_context: bool) -> Callable[[Any, Any], Any]:
-        """The handler within the service's middleware, the first one outermost."""
-        call: Callable[[Any, Any], Any] = function if takes_context else (lambda event, ctx: function(event))
-        for middleware in reversed(self.plan.consumer.service.middleware):
-            call = _wrapped(middleware, call)
-        return call
-
-
-def _wrapped(middleware: Callable[..., Any], call_next: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def call(event: Any, ctx: Any) -> Any:
-        return middleware(event, ctx, call_next)
-
-    return call
-
-
-def _transaction(connection: Connection | AsyncConnection) -> TransactionIs:
-    """The state of the transaction as the driver knows it, without asking the database."""
-    info = getattr(connection.driver, "info", None)
-    if info is None:
-        return TransactionIs.OPEN if connection.in_transaction() else TransactionIs.ENDED
-    status = info.transaction_status.name
-    return {"INTRANS": TransactionIs.OPEN, "IDLE": TransactionIs.ENDED}.get(status, TransactionIs.FAILED)
-
-
-class Seat(_Common):
+class Seat(Seating):
     """Synchronous handlers, on the thread that drives. A lost connection is made anew by ``connect``."""
 
     def __init__(self, plan: Plan, **options: Any) -> None:
@@ -176,7 +73,7 @@ class Seat(_Common):
     def perform(self, act: Act) -> Any:
         connection = self.connection
         if connection is None:
-            return _without_connection(act)
+            return without_connection(act)
         if isinstance(act, Sql):
             return connection.execute(act)
         if isinstance(act, Call):
@@ -246,7 +143,7 @@ class Seat(_Common):
         if scope.open_session is not None:
             error = _closed(scope.open_session, error)
         return Called(
-            error, scope.drafts, _transaction(connection), connection.usable(), scope.begun, guard.tripped,
+            error, scope.drafts, transaction_of(connection), connection.usable(), scope.begun, guard.tripped,
         )
 
     def keep_alive(self, older_than_s: float) -> None:
@@ -269,6 +166,7 @@ class Seat(_Common):
         """From another thread: the handler that runs now never gets to commit. Its statements fail, its transaction is
         rolled back by the database."""
         self._abandoned.set()
+        self._unshare()
         connection = self.connection
         if connection is not None:
             _cut(connection)
@@ -276,12 +174,6 @@ class Seat(_Common):
 
 def _nothing() -> None:
     pass
-
-
-def _without_connection(act: Act) -> None:
-    """There is nothing to roll back; anything else needs a connection."""
-    if act is not Do.ROLLBACK:
-        raise StoreUnavailable("the connection is closed")
 
 
 def _closed(session: Any, error: BaseException | None) -> BaseException | None:
@@ -294,26 +186,30 @@ def _closed(session: Any, error: BaseException | None) -> BaseException | None:
 
 
 def _cut(connection: Connection) -> None:
-    """Ends a connection that another thread is using."""
-    with contextlib.suppress(Exception):  # whatever is in the way, the next statement fails
-        connection.cancel()
+    """Ends a connection that another thread is using. The server rolls back once it sees the end of the stream; a statement
+    that runs there is cancelled, on a connection of its own, which nobody waits for."""
     fileno = getattr(connection.driver, "fileno", None)
     if fileno is not None:
-        import os
-        import socket
-
         with contextlib.suppress(Exception):
             twin = socket.socket(fileno=os.dup(fileno()))
             twin.shutdown(socket.SHUT_RDWR)
             twin.close()
+        threading.Thread(target=_cancel, args=(connection,), name="bothends-cancel", daemon=True).start()
         return
+    _cancel(connection)
     with contextlib.suppress(Exception):
-        guard_of(connection.driver).guarded = False
+        guard_of(connection.driver).guard(False)
         connection.driver.rollback()
+    with contextlib.suppress(Exception):
         connection.close()
 
 
-class AsyncSeat(_Common):
+def _cancel(connection: Connection) -> None:
+    with contextlib.suppress(Exception):  # whatever is in the way, the connection's next statement fails
+        connection.cancel()
+
+
+class AsyncSeat(Seating):
     """Coroutine handlers, on the event loop that ``drive`` runs on."""
 
     def __init__(self, plan: Plan, **options: Any) -> None:
@@ -365,7 +261,7 @@ class AsyncSeat(_Common):
     async def perform(self, act: Act) -> Any:
         connection = self.connection
         if connection is None:
-            return _without_connection(act)
+            return without_connection(act)
         if isinstance(act, Sql):
             return await connection.execute(act)
         if isinstance(act, Call):
@@ -456,7 +352,7 @@ class AsyncSeat(_Common):
         if tripped and self.plan.store.dialect == "sqlite":
             await self.close()
             return Called(error, scope.drafts, TransactionIs.ENDED, False, scope.begun, True)
-        return Called(error, scope.drafts, _transaction(connection), connection.usable(), scope.begun, tripped)
+        return Called(error, scope.drafts, transaction_of(connection), connection.usable(), scope.begun, tripped)
 
     async def _bounded(self, begin: Callable[[], Awaitable[Any]], scope: RunScope) -> BaseException | None:
         """Awaits a handler, for at most ``timeout_s``; what it raised. Middleware that is no coroutine function raises

@@ -62,8 +62,8 @@ class _Warned:
         if not self.said and session.info.get("bothends_handler", False):
             self.said = True
             warnings.warn(
-                f"consumer {self.consumer}: a handler calls session.commit(), which only flushes here: the worker commits after "
-                f"the handler has returned; remove the call", RuntimeWarning, stacklevel=2,
+                f"consumer {self.consumer}: a handler calls session.commit(), which only flushes here: the worker commits "
+                f"after the handler has returned; remove the call", RuntimeWarning, stacklevel=2,
             )
 
 

@@ -114,7 +114,8 @@ class Slot:
         assert isinstance(seat, Seat)
         threading.Thread(target=seat.abandon, name="bothends-abandon", daemon=True).start()
         timeout_s = self.floor.the_plan.consumer.timeout_s
-        successor = work.successor(culprit, HandlerTimeout(f"the handler ran longer than timeout_s={timeout_s:g}")) if work else None
+        error = HandlerTimeout(f"the handler ran longer than timeout_s={timeout_s:g}")
+        successor = work.successor(culprit, error) if work is not None else None
         self.floor.observe(HandlerStuck(self.floor.the_plan.consumer.name))
         return Slot(
             self.floor, self.index, forwarder=self._forwarder, queue=self.queue, drains=self.drains, first=successor,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 import threading
 import time
 import zlib
@@ -28,13 +27,13 @@ from bothends.isolation import PROCESS, Isolation
 from bothends.keeper import Keeper
 from bothends.message import Origin, Record
 from bothends.ports import Broker, Partition, StartAt, Subscription
+from bothends.processes import this_process
 from bothends.seats import check_middleware
 from bothends.service import Consumer
 from bothends.sessions import check_factory
 from bothends.slots import Slot
 from bothends.stores import Store
 from bothends.stores.inboxes import Lease, Registered
-from bothends.stores.sqlite.inbox import started_ticks
 from bothends.stores.steps import run
 from bothends.telemetry import logs
 
@@ -141,9 +140,8 @@ class Worker:
             self.floor.set_clock(run(inbox.consumed(registered.id, 0), connection).now_s)
         finally:
             connection.close()
-        worker = f"{socket.gethostname()[:40]}:{os.getpid()}:{started_ticks(os.getpid())}"
         self.floor.plan = Plan(
-            consumer, registered.id, self.store, worker, self._lease_s, self.floor.now, random.random,
+            consumer, registered.id, self.store, this_process(), self._lease_s, self.floor.now, random.random,
         )
         check_middleware(self.floor.plan)
         return registered
@@ -317,9 +315,9 @@ class Worker:
 
     def _finish_batches(self, gone: set[Partition], deadline: float) -> None:
         while time.monotonic() < deadline:
-            if not any(partition in gone for slot in self._slots for partition, _ in slot.holding):
+            busy = [slot for slot in self._slots if any(partition in gone for partition, _ in slot.holding)]
+            if all(slot.abandoned for slot in busy) or self.floor.halted.wait(0.01):
                 return
-            self.floor.halted.wait(0.01)
 
     def _forget(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:

@@ -243,12 +243,16 @@ def test_a_worker_whose_mark_was_taken_commits_nothing(desk: Desk) -> None:
     act = acts.send(answer)
     desk.sql(f"delete from {desk.table('runs')} where consumer = :c returning id", c=desk.plan.number)
     with pytest.raises(Released):
-        while True:
-            try:
-                answer = seat.perform(act)
-            except Exception as error:
-                act = acts.throw(error)
-            else:
-                act = acts.send(answer)
+        go_on(acts, act, seat)
     seat.close()
     assert desk.effects() == []
+
+
+def go_on(acts: Any, act: Any, seat: Seat) -> None:
+    while True:
+        try:
+            answer = seat.perform(act)
+        except Exception as error:
+            act = acts.throw(error)
+        else:
+            act = acts.send(answer)

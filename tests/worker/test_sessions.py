@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,8 +37,8 @@ def amount(desk: Desk, sku: str) -> list[tuple[int]]:
 
 
 @pytest.fixture
-def sku(desk: Desk) -> Iterator[str]:
-    yield f"{desk.service.name}-brie"
+def sku(desk: Desk) -> str:
+    return f"{desk.service.name}-brie"
 
 
 def test_a_session_per_message_in_the_workers_transaction(desk: Desk, sku: str) -> None:

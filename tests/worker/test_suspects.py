@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
-import pytest
-
-from bothends import Retry
+from bothends import Retry, processes
 from bothends.acts import Do
 from bothends.inbox import Batch
 from bothends.isolation import Isolation
@@ -64,16 +63,15 @@ def live(desk: Desk, records: list[Any], worker: str) -> list[str] | None:
         seat.close()
 
 
-@pytest.fixture(autouse=True)
-def _marks_of_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    # All "processes" of these tests are this one, which lives: on SQLite a mark's worker is judged by its process.
-    monkeypatch.setattr("bothends.stores.sqlite.inbox._alive", lambda pid, worker: False)
+def dead(number: int) -> str:
+    """The name of a process of this host that is no more."""
+    return f"{socket.gethostname()[:40]}:{10**8 + number}:5"
 
 
 def lives(desk: Desk, records: list[Any]) -> tuple[int, list[str]]:
     """Starts processes until one lives to the end: the number of deaths, and its outcomes."""
     for deaths in range(10):
-        if (outcomes := live(desk, records, f"host:{deaths}:0")) is not None:
+        if (outcomes := live(desk, records, dead(deaths))) is not None:
             return deaths, outcomes
     raise AssertionError("it kills for ever")
 
@@ -94,19 +92,19 @@ def test_crashes_none_never_gives_up(desk: Desk) -> None:
     dying(desk, "1", retry=Retry(crashes=None))
     record = desk.record("1")
     for life in range(6):
-        assert live(desk, [record], f"host:{life}:0") is None
+        assert live(desk, [record], dead(life)) is None
     assert desk.rows("id", "dead_letters") == []
     dying(desk, retry=Retry(crashes=None))
-    assert live(desk, [record], "host:9:0") == ["processed"]
+    assert live(desk, [record], dead(9)) == ["processed"]
     assert desk.attempts() == [("1", 1)]
 
 
 def test_neighbours_of_a_death_run_alone_once_and_are_charged_nothing(desk: Desk) -> None:
     dying(desk, "2")
     records = [desk.record(str(n), f"k{n}") for n in range(4)]
-    assert live(desk, records, "host:1:0") is None
+    assert live(desk, records, dead(1)) is None
     dying(desk)  # it was the machine
-    assert live(desk, records, "host:2:0") == ["processed"] * 4
+    assert live(desk, records, dead(2)) == ["processed"] * 4
     assert desk.rows("id", "runs") == []
     assert desk.rows("crashes", "dead_letters") == []
 
@@ -128,6 +126,13 @@ def test_a_shared_mark_goes_with_its_last_message() -> None:
     assert list(suspects.settled(("s", "1"))) == []
     assert list(suspects.settled(("s", "2"))) == [7]
     assert list(suspects.settled(("s", "2"))) == []
+
+
+def test_a_process_knows_itself_and_the_dead_of_its_host() -> None:
+    assert processes.lives(processes.this_process()) is True
+    assert processes.lives(processes.this_process() + "1") is False
+    assert processes.lives(dead(1)) is False
+    assert processes.lives("elsewhere:1:1") is None
 
 
 def test_a_suspect_runs_while_nothing_else_does(desk: Desk) -> None:

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from bothends import Retry, Transient
+from bothends import ConfigError, Retry, Transient
 from bothends.brokers.memory import MemoryBroker
-from bothends.ports import Broker, Outgoing
-from bothends.worker import Worker
+from bothends.errors import PositionLost
+from bothends.forwarding import retry_topic
+from bothends.ports import Broker
+from bothends.worker import ABANDONED_MAX, EXIT_STUCK, Worker
 from tests.worker.conftest import TOPIC, Desk, Placed
-
-
-def until(what: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Waits for a fact that another thread brings about; the wait ends as soon as it is one."""
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        if time.monotonic() > deadline:
-            raise AssertionError("it did not happen in time")
-        threading.Event().wait(0.01)
+from tests.worker.working import Run, lag, publish, set_back, until, working
 
 
 @pytest.fixture
@@ -34,47 +27,6 @@ def broker() -> Iterator[Broker]:
     broker.create_topic(TOPIC, 4)
     yield broker
     broker.close()
-
-
-def publish(broker: Broker, desk: Desk, messages: Sequence[tuple[str, str | None]]) -> None:
-    publisher = broker.publisher("test")
-    records = [desk.record(id, order, body=b'{"order":"x"}') for id, order in messages]
-    publisher.send(1, [Outgoing(TOPIC, r.key, r.value, list(r.headers)) for r in records])
-    reports = publisher.poll(5)
-    while not reports:
-        reports = publisher.poll(5)
-    assert reports[0].failures == {}
-    publisher.close(1)
-
-
-@contextmanager
-def working(desk: Desk, broker: Broker, **options: Any) -> Iterator[Worker]:
-    worker = Worker(desk.consumer, desk.store, broker, **options)
-    stop, ready = threading.Event(), threading.Event()
-    errors: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            worker.run(stop, ready, stop_timeout_s=10)
-        except BaseException as error:
-            errors.append(error)
-            ready.set()
-
-    thread = threading.Thread(target=target, daemon=True)
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield worker
-    finally:
-        stop.set()
-        thread.join(15)
-        assert not thread.is_alive()
-        if errors:
-            raise errors[0]
-
-
-def lag(desk: Desk, broker: Broker) -> int:
-    return sum(row.high - max(row.position, row.low) for row in broker.lag(desk.consumer.name, [TOPIC]))
 
 
 def test_everything_is_handled_once_and_acknowledged(desk: Desk, broker: Broker) -> None:
@@ -134,3 +86,233 @@ def test_coroutine_handlers_run_on_the_one_loop(desk: Desk, broker: Broker) -> N
     loop.call_soon_threadsafe(loop.stop)
     thread.join(5)
     loop.close()
+
+
+def test_a_sync_handler_that_is_stuck_is_abandoned_and_the_others_go_on(desk: Desk, broker: Broker) -> None:
+    release = threading.Event()
+    exits: list[int] = []
+
+    def handler(event: Placed, ctx: Any) -> None:
+        if event.order == "stuck" and ctx.attempt == 1:
+            desk.note(ctx)
+            release.wait(30)
+        desk.note(ctx)
+
+    desk.declare(handler, timeout_s=0.3, concurrency=1, retry=Retry(attempts=3, first_s=0.05))
+    publish(broker, desk, [("1", "a"), ("2", "stuck"), ("3", "b"), ("4", "stuck")])
+    with working(desk, broker, exit=exits.append):
+        until(lambda: len(desk.effects()) == 4)
+        release.set()
+        until(lambda: lag(desk, broker) == 0)
+    assert sorted(desk.effects()) == ["1", "2", "3", "4"]
+    assert dict(desk.attempts())["2"] == 2
+    assert exits == []
+
+
+def test_after_four_stuck_handlers_the_process_ends(desk: Desk, broker: Broker) -> None:
+    release = threading.Event()
+    exits: list[int] = []
+    desk.declare(lambda event, ctx: release.wait(30), timeout_s=0.1, concurrency=1, retry=Retry(attempts=1))
+    publish(broker, desk, [(str(n), f"k{n}") for n in range(ABANDONED_MAX)])
+    with working(desk, broker, exit=exits.append):
+        until(lambda: bool(exits))
+    release.set()
+    assert exits[0] == EXIT_STUCK
+    assert {reason for (reason,) in desk.rows("reason", "dead_letters")} == {"handler_timeout"}
+
+
+def test_stopping_finishes_what_runs_and_leaves_the_rest(desk: Desk, broker: Broker) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def handler(event: Placed, ctx: Any) -> None:
+        entered.set()
+        release.wait(10)
+        desk.note(ctx)
+
+    desk.declare(handler, concurrency=1, batch_max=1)
+    publish(broker, desk, [("1", "a"), ("2", "a"), ("3", "a")])
+    run_ = Run(desk, broker)
+    assert entered.wait(10)
+    threading.Timer(0.2, release.set).start()
+    run_.stop()
+    assert desk.effects() == ["1"]
+    assert desk.rows("id", "runs") == []
+    with working(desk, broker):
+        until(lambda: lag(desk, broker) == 0)
+    assert desk.attempts() == [("1", 1), ("2", 1), ("3", 1)]
+
+
+def test_a_handler_longer_than_the_stop_is_released_uncounted_and_never_commits(desk: Desk, broker: Broker) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def handler(event: Placed, ctx: Any) -> None:
+        desk.note(ctx)
+        if not release.is_set():
+            entered.set()
+            release.wait(20)
+
+    desk.declare(handler, concurrency=1)
+    publish(broker, desk, [("1", "a")])
+    run_ = Run(desk, broker, stop_timeout_s=1.0)
+    assert entered.wait(10)
+    assert run_.stop() < 3.0
+    release.set()
+    assert desk.effects() == []
+    with working(desk, broker):
+        until(lambda: lag(desk, broker) == 0)
+    assert desk.attempts() == [("1", 1)]
+
+
+def test_two_workers_share_the_partitions_and_a_hand_over_doubles_nothing(desk: Desk, broker: Broker) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx), concurrency=2)
+    publish(broker, desk, [(str(n), f"k{n % 29}") for n in range(400)])
+    first = Run(desk, broker, member="m-0")
+    second = Run(desk, broker, member="m-1")
+    publish(broker, desk, [(str(n), f"k{n % 29}") for n in range(400, 800)])
+    first.stop()
+    until(lambda: lag(desk, broker) == 0)
+    second.stop()
+    effects = desk.effects()
+    assert sorted(map(int, effects)) == list(range(800))
+    for key in range(29):
+        mine = [int(id) for id in effects if int(id) % 29 == key]
+        assert mine == sorted(mine)
+
+
+def test_the_position_never_passes_a_message_that_is_not_committed(desk: Desk, broker: Broker) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def handler(event: Placed, ctx: Any) -> None:
+        if event.order == "slow":
+            entered.set()
+            release.wait(20)
+        desk.note(ctx)
+
+    desk.declare(handler, concurrency=4, batch_max=1)
+    single = MemoryBroker(f"memory://{uuid.uuid4().hex}")
+    single.create_topic(TOPIC, 1)
+    publish(single, desk, [("0", "slow"), *((str(n), f"k{n}") for n in range(1, 30))])
+    quick = 30 - sum(1 for n in range(30) if n == 0 or _slot(desk, f"k{n}", 4) == _slot(desk, "slow", 4))
+    if desk.store.dialect == "sqlite":
+        quick = 0  # one writer: the slow handler holds the file
+    run_ = Run(desk, single)
+    assert entered.wait(10)
+    until(lambda: len(desk.effects()) >= quick)
+    assert [row.position for row in single.lag(desk.consumer.name, [TOPIC])] == [0]
+    release.set()
+    until(lambda: lag(desk, single) == 0)
+    run_.stop()
+    assert sorted(map(int, desk.effects())) == list(range(30))
+    single.close()
+
+
+def _slot(desk: Desk, key: str, count: int) -> int:
+    return zlib.crc32(key.encode(), zlib.crc32(TOPIC.encode())) % count
+
+
+def test_everything_redelivered_changes_nothing(desk: Desk, broker: Broker) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx))
+    publish(broker, desk, [(str(n), f"k{n % 5}") for n in range(50)])
+    with working(desk, broker):
+        until(lambda: lag(desk, broker) == 0)
+    set_back(desk, broker)
+    assert lag(desk, broker) == 50
+    with working(desk, broker) as worker:
+        until(lambda: lag(desk, broker) == 0)
+        assert worker.floor.group == desk.consumer.name
+    assert sorted(map(int, desk.effects())) == list(range(50))
+
+
+def test_block_makes_the_partition_wait(desk: Desk, broker: Broker) -> None:
+    single = MemoryBroker(f"memory://{uuid.uuid4().hex}")
+    single.create_topic(TOPIC, 1)
+
+    def handler(event: Placed, ctx: Any) -> None:
+        if ctx.message.id == "2" and ctx.attempt < 3:
+            raise Transient("wait")
+        desk.note(ctx)
+
+    desk.declare(handler, retry=Retry(attempts=5, first_s=0.2, mode="block"), concurrency=1)
+    publish(single, desk, [("1", "a"), ("2", "b"), ("3", "c"), ("4", "a")])
+    with working(desk, single):
+        until(lambda: lag(desk, single) == 0)
+        publish(single, desk, [("5", "c")])
+        until(lambda: lag(desk, single) == 0)
+    assert desk.effects() == ["1", "2", "3", "4", "5"]
+    assert dict(desk.attempts())["2"] == 3
+    single.close()
+
+
+def test_retry_topics_carry_attempts_and_bodies_and_do_not_grow(desk: Desk, broker: Broker) -> None:
+    broker.create_topic(retry_topic(TOPIC), 1)
+    seen: list[tuple[int, int, bytes | None]] = []
+
+    def handler(event: Placed, ctx: Any) -> None:
+        if event.order == "bad":
+            seen.append((ctx.attempt, sum(len(n) + len(v) for n, v in ctx.message.headers), ctx.message.body))
+            if ctx.attempt < 6:
+                raise ValueError("x" * 10_000)
+        desk.note(ctx)
+
+    desk.declare(handler, retry=Retry(attempts=6, first_s=0.02, mode="topic"))
+    publish(broker, desk, [("1", "bad"), ("2", "bad-not"), ("3", "c")])
+    with working(desk, broker):
+        until(lambda: len(desk.effects()) == 3)
+    assert [attempt for attempt, _, _ in seen] == [1, 2, 3, 4, 5, 6]
+    assert {body for _, _, body in seen} == {b'{"order":"bad"}'}
+    assert seen[-1][1] <= seen[1][1] + 1000
+    assert desk.rows("id", "parked") == []
+    assert retry_topic(retry_topic(TOPIC)) == retry_topic(TOPIC)
+
+
+def test_a_consumer_that_an_operator_paused_takes_nothing(desk: Desk, broker: Broker) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx))
+    number = desk.plan.number
+    true = "true" if desk.store.dialect == "postgresql" else "1"
+    desk.sql(f"update {desk.table('consumers')} set paused = {true} where id = :id returning id", id=number)
+    with working(desk, broker) as worker:
+        until(lambda: worker.floor.paused)
+        until(lambda: set(worker.floor.generations) == worker._paused != set())
+        publish(broker, desk, [("1", "a")])
+        false = "false" if desk.store.dialect == "postgresql" else "0"
+        assert desk.effects() == []
+        desk.sql(f"update {desk.table('consumers')} set paused = {false} where id = :id returning id", id=number)
+        until(lambda: lag(desk, broker) == 0)
+    assert desk.effects() == ["1"]
+
+
+def test_a_renamed_consumer_takes_over_position_and_inbox(desk: Desk, broker: Broker) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx))
+    publish(broker, desk, [(str(n), "k") for n in range(5)])
+    with working(desk, broker):
+        until(lambda: lag(desk, broker) == 0)
+    desk.service.consumers.clear()
+    desk.consumer = desk.service.consumer("renamed", aliases=["stock"])
+    desk.consumer.handle(Placed)(lambda event, ctx: desk.note(ctx))
+    publish(broker, desk, [("5", "k")])
+    with working(desk, broker):
+        until(lambda: lag(desk, broker) == 0)
+    assert desk.effects() == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_position_that_the_broker_forgot_stops_the_consumer(desk: Desk, broker: Broker) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx))
+    publish(broker, desk, [("1", "k")])
+    with working(desk, broker):
+        until(lambda: lag(desk, broker) == 0)
+    other = MemoryBroker(f"memory://{uuid.uuid4().hex}")
+    other.create_topic(TOPIC, 4)
+    with pytest.raises(PositionLost), working(desk, other) as worker:
+        until(lambda: worker._subscription is None)
+    other.close()
+
+
+def test_what_can_never_work_is_refused(desk: Desk, broker: Broker) -> None:
+    with pytest.raises(ConfigError, match="no handler"):
+        Worker(desk.consumer, desk.store, broker).run(threading.Event(), threading.Event())
+
+    async def handler(event: Placed) -> None: ...
+
+    desk.declare(handler)
+    with pytest.raises(ConfigError, match="event loop"):
+        Worker(desk.consumer, desk.store, broker).run(threading.Event(), threading.Event())

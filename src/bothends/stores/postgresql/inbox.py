@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bothends.letters import KeyOf
+from bothends.processes import lives
 from bothends.stores.inboxes import Admitted, Consumed, Entry, Gate, Known, OpenRun, Registered
 from bothends.stores.postgresql.parking import PostgresqlParking
 from bothends.stores.schema import quoted_schema
@@ -125,7 +126,7 @@ class PostgresqlInbox(PostgresqlParking):
         """Marks of other workers that were never closed: their messages run alone."""
         yield Sql(self._sweep, {"consumer": consumer, "worker": worker}, rows=False)
         result = yield Sql(self._open_runs, {"consumer": consumer, "worker": worker})
-        return [OpenRun(id, name, messages, alone, crashes, alive) for id, name, messages, alone, crashes, alive in result.rows]
+        return [OpenRun(*row[:5], _alive(row[1], row[5])) for row in result.rows]
 
     def admit(self, consumer: int, entries: Sequence[Entry], *, lock_timeout_ms: int | None, lease_s: float) -> Steps[Admitted]:
         """The first statement of a work transaction: inbox rows (in the order of the key, so that two batches never wait
@@ -173,3 +174,9 @@ class PostgresqlInbox(PostgresqlParking):
 
 def _by_key(entry: Entry) -> tuple[str, str]:
     return entry.id, entry.source
+
+
+def _alive(worker: str, connected: bool) -> bool:
+    """A process of this host is asked for; of another host's only the connection is known, which may outlive it a little."""
+    here = lives(worker)
+    return connected if here is None else here

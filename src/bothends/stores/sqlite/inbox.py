@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from bothends.letters import KeyOf
+from bothends.processes import lives
 from bothends.stores.inboxes import Admitted, Consumed, Entry, Gate, Known, OpenRun, Registered
 from bothends.stores.sqlite.parking import NOW, SqliteParking
 from bothends.stores.steps import Sql, Steps
@@ -103,13 +102,13 @@ class SqliteInbox(SqliteParking):
             {"consumer": consumer, "worker": worker}, rows=False,
         )
         result = yield Sql(
-            "select id, worker, messages, alone, crashes, backend_pid from bothends_runs where consumer = :consumer "
+            "select id, worker, messages, alone, crashes from bothends_runs where consumer = :consumer "
             f"and worker <> :worker and voided = 0 order by id limit {_OPEN_RUNS_MAX}",
             {"consumer": consumer, "worker": worker},
         )
         return [
-            OpenRun(id, name, messages, bool(alone), crashes, _alive(pid, name))
-            for id, name, messages, alone, crashes, pid in result.rows
+            OpenRun(id, name, messages, bool(alone), crashes, bool(lives(name)))
+            for id, name, messages, alone, crashes in result.rows
         ]
 
     def admit(self, consumer: int, entries: Sequence[Entry], *, lock_timeout_ms: int | None, lease_s: float) -> Steps[Admitted]:
@@ -169,19 +168,3 @@ class SqliteInbox(SqliteParking):
         """A frozen writer holds the whole file; only the supervisor that watches its process can end it."""
         yield from ()
         return 0
-
-
-def _alive(pid: int, worker: str) -> bool:
-    """Whether the process that wrote a mark still runs. ``worker`` ends with its start time in ticks, since process ids
-    come again."""
-    return worker.rpartition(":")[2] == started_ticks(pid)
-
-
-def started_ticks(pid: int) -> str:
-    """When process ``pid`` was started, in ticks since boot (Linux); ``0`` where there is no such process, and the boot
-    clock's second of now for this process where the system does not say."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return str(int(time.monotonic())) if pid == os.getpid() else "0"
-    return text.rpartition(")")[2].split()[19]
