@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -125,10 +126,11 @@ class Reader:
         self._replace = {**(replace or {}), "8000": str(_free_port()), "8001": str(_free_port())}
         self._hide = [*hide]
         own = {k: v for k, v in os.environ.items() if not k.startswith("BOTHENDS_")}
+        self._runtime = tempfile.TemporaryDirectory(prefix="bothends-")  # sockets lie there: pytest's paths are too long
         path = f"{Path(sys.executable).parent}:{own['PATH']}"
         self._environment = {
             **own, "PATH": path, "PYTHONPATH": "", "PYTHONUNBUFFERED": "1", "COLUMNS": "200", "NO_COLOR": "1",
-            "BOTHENDS_RUNTIME_DIR": str(directory / ".runtime"), **(environment or {}),
+            "BOTHENDS_RUNTIME_DIR": self._runtime.name, **(environment or {}),
         }
         self._cwd = directory
         self._running: list[_Running] = []
@@ -144,6 +146,7 @@ class Reader:
         if self._session is not None:
             self._session.kill()
             self._session.communicate()
+        self._runtime.cleanup()
 
     def read(self, page: Sequence[Block]) -> None:
         """Follows the page to its end. Raises PageError at the first thing that is not as it says."""
