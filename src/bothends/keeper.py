@@ -37,6 +37,8 @@ class Keeper:
         self._connection: Connection | None = None
         self._reported_at = self._renewed_at = 0.0
         self._busy = True
+        self._looked = False
+        """Whether partitions that wait from before this start were looked for."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="bothends-keeper", daemon=True)
 
@@ -58,7 +60,7 @@ class Keeper:
                 _log.debug("the keeper waits for the database: %s", describe_error(error))
                 self._drop()
                 pause_s = _OUTAGE_S
-            self._floor.wake.wait(pause_s)
+            self._floor.wake.wait(min(pause_s, self._floor.the_plan.lease_s / 6))
             self._floor.wake.clear()
         try:
             self._report(force=True)
@@ -152,14 +154,12 @@ class Keeper:
     def _look_at_waiting(self, connection: Connection) -> None:
         floor, plan = self._floor, self._floor.the_plan
         before = set(floor.waiting)
-        if not before and not self._first_look():
+        if not before and self._looked:
             return
+        self._looked = True
         found = {Partition(*p) for p in run(plan.store.inbox.blocking(plan.number), connection)}
         with floor.lock:
             # What a slot has added since ``before`` was read stays.
             floor.waiting = (floor.waiting - before) | found
         self._busy = self._busy or bool(found)
 
-    def _first_look(self) -> bool:
-        first, self._looked = not getattr(self, "_looked", False), True
-        return first

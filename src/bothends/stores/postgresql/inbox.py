@@ -126,7 +126,10 @@ class PostgresqlInbox(PostgresqlParking):
         """Marks of other workers that were never closed: their messages run alone."""
         yield Sql(self._sweep, {"consumer": consumer, "worker": worker}, rows=False)
         result = yield Sql(self._open_runs, {"consumer": consumer, "worker": worker})
-        return [OpenRun(*row[:5], _alive(row[1], row[5])) for row in result.rows]
+        return [
+            OpenRun(id, worker_of, messages, alone, crashes, _alive(worker_of, connected))
+            for id, worker_of, messages, alone, crashes, connected in result.rows
+        ]
 
     def admit(self, consumer: int, entries: Sequence[Entry], *, lock_timeout_ms: int | None, lease_s: float) -> Steps[Admitted]:
         """The first statement of a work transaction: inbox rows (in the order of the key, so that two batches never wait

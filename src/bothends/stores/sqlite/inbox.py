@@ -32,7 +32,8 @@ class SqliteInbox(SqliteParking):
         result = yield Sql(
             "insert into bothends_consumers (name, service, owner, start_at, topics) "
             "values (:name, :service, :owner, :start_at, :topics) "
-            "on conflict (name) do update set owner = excluded.owner, topics = excluded.topics returning id, start_at, paused, processed",
+            "on conflict (name) do update set owner = excluded.owner, topics = excluded.topics "
+            "returning id, start_at, paused, processed",
             {"name": name, "service": service, "owner": owner, "start_at": start_at, "topics": json.dumps(list(topics))},
         )
         id, start, paused, processed = result.rows[0]

@@ -1,0 +1,183 @@
+"""The database away, the broker forgetful, a worker frozen: nothing acknowledged, nothing charged, nothing twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from bothends import Retry
+from bothends.brokers.memory import MemoryBroker
+from bothends.errors import Blame, PublishError
+from bothends.inbox import Batch
+from bothends.ports import Broker
+from bothends.stores.steps import Sql, run
+from tests.worker.conftest import TOPIC, Desk, Placed
+from tests.worker.working import lag, publish, until, working
+
+only_postgresql = pytest.mark.parametrize(
+    "store", [pytest.param("postgresql", marks=pytest.mark.needs("postgresql"))], indirect=True
+)
+only_sqlite = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    broker = MemoryBroker(f"memory://{uuid.uuid4().hex}")
+    broker.create_topic(TOPIC, 2)
+    yield broker
+    broker.close()
+
+
+@only_postgresql
+def test_connections_ended_again_and_again_cost_nothing(desk: Desk, broker: Broker) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx), retry=Retry(attempts=1), batch_max=10)
+    publish(broker, desk, [(str(n), f"k{n % 13}") for n in range(300)])
+    with working(desk, broker):
+        for _ in range(5):
+            desk.sql(
+                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = :name",
+                name=f"bothends {desk.consumer.name}",
+            )
+            threading.Event().wait(0.05)
+        until(lambda: lag(desk, broker) == 0)
+    effects = desk.effects()
+    assert sorted(map(int, effects)) == list(range(300))
+    assert {attempt for _, attempt in desk.attempts()} == {1}
+    for key in range(13):
+        mine = [int(id) for id in effects if int(id) % 13 == key]
+        assert mine == sorted(mine)
+    assert desk.rows("id", "dead_letters") == []
+
+
+@only_postgresql
+def test_a_database_that_lets_nobody_in_pauses_consumption(desk: Desk, broker: Broker) -> None:
+    """No connection is let in, and those that are there are ended: as good as away."""
+    desk.declare(lambda event, ctx: desk.note(ctx), retry=Retry(attempts=1))
+    name = desk.store.url.rpartition("/")[2]
+    server = psycopg.connect(desk.store.url.rpartition("/")[0] + "/postgres", autocommit=True)
+    with working(desk, broker) as worker:
+        publish(broker, desk, [("1", "a")])
+        until(lambda: lag(desk, broker) == 0)
+        desk.connection.close()
+        server.execute(f'alter database "{name}" allow_connections false')
+        server.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+        publish(broker, desk, [(str(n), f"k{n}") for n in range(2, 30)])
+        until(lambda: any(slot.busy() for slot in worker._slots))
+        threading.Event().wait(0.5)
+        assert lag(desk, broker) == 28
+        server.execute(f'alter database "{name}" allow_connections true')
+        until(lambda: lag(desk, broker) == 0)
+    server.close()
+    desk.connection = desk.store.connect()
+    assert sorted(map(int, desk.effects())) == list(range(1, 30))
+    assert {attempt for _, attempt in desk.attempts()} == {1}
+    assert desk.rows("id", "runs") == []
+
+
+@only_sqlite
+def test_a_locked_file_pauses_consumption(desk: Desk, broker: Broker) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx), retry=Retry(attempts=1))
+    with working(desk, broker) as worker:
+        publish(broker, desk, [("1", "a")])
+        until(lambda: lag(desk, broker) == 0)
+        desk.connection.begin()
+        publish(broker, desk, [(str(n), f"k{n}") for n in range(2, 10)])
+        until(lambda: any(slot.busy() for slot in worker._slots))
+        assert lag(desk, broker) == 8
+        desk.connection.rollback()
+        until(lambda: lag(desk, broker) == 0)
+    assert sorted(map(int, desk.effects())) == list(range(1, 10))
+    assert {attempt for _, attempt in desk.attempts()} == {1}
+
+
+@only_postgresql
+def test_the_server_ends_a_transaction_whose_worker_says_nothing(desk: Desk) -> None:
+    """The settings of each work transaction, and what a zombie finds when it wakes up."""
+    desk.declare(lambda event, ctx: desk.note(ctx))
+    seat = desk.seat()
+    seat.connect()
+    assert seat.connection is not None
+    acts = Batch(seat.plan, desk.read(desk.record("1"))).acts()
+    act = next(acts)
+    while not (isinstance(act, Sql) and "set_config('bothends.commit'" in act.text):  # the gate: frozen just before it
+        act = acts.send(seat.perform(act))
+    found = seat.connection.execute(Sql(
+        "select current_setting('idle_in_transaction_session_timeout'), current_setting('tcp_user_timeout')"
+    ))
+    assert found.rows == [("4s", "4s")] or found.rows == [("4s", "4000")]
+    seat.connection.execute(Sql("select set_config('idle_in_transaction_session_timeout', '100ms', true)"))
+    pid = seat.connection.driver.info.backend_pid
+    until(lambda: desk.sql("select count(*) from pg_stat_activity where pid = :pid", pid=pid) == [(0,)])
+    assert desk.deliver(desk.record("1")) == ["processed"]  # somebody else goes on
+    with pytest.raises(Exception, match="."):
+        while True:
+            try:
+                answer = seat.perform(act)
+            except Exception as error:
+                act = acts.throw(error)
+            else:
+                act = acts.send(answer)
+    seat.close()
+    assert desk.effects() == ["1"]
+
+
+@only_postgresql
+def test_who_waits_for_a_frozen_worker_ends_its_transaction(desk: Desk) -> None:
+    inbox = desk.store.inbox
+    number = desk.plan.number
+    frozen, waiting = desk.store.connect(), desk.store.connect()
+    run(inbox.mark(number, "elsewhere:1:1", '[["s","1"]]'), frozen)
+    frozen.begin()
+    frozen.execute(Sql("insert into stock values (:sku, 1) returning 1", {"sku": desk.service.name}))
+    pid = waiting.driver.info.backend_pid
+
+    def wait() -> None:
+        waiting.execute(Sql("insert into stock values (:sku, 1) on conflict do nothing", {"sku": desk.service.name}))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: desk.sql("select cardinality(pg_blocking_pids(:pid))", pid=pid) == [(1,)])
+    assert desk.run(inbox.end_frozen([pid], "me", 60.0)) == 0  # not silent for long enough
+    assert desk.run(inbox.end_frozen([pid], "elsewhere:1:1", 0.0)) == 0  # never our own
+    until(lambda: desk.run(inbox.end_frozen([pid], "me", 0.05)) == 1)
+    thread.join(10)
+    assert not thread.is_alive()
+    waiting.close()
+    frozen.close()
+
+
+@only_postgresql
+def test_a_slow_handler_that_lives_is_not_taken_for_frozen(desk: Desk, broker: Broker) -> None:
+    def handler(event: Placed, ctx: Any) -> None:
+        time.sleep(2.5)  # the work itself: longer than two leases
+        desk.note(ctx)
+
+    desk.declare(handler, retry=Retry(attempts=1))
+    publish(broker, desk, [("1", "a")])
+    with working(desk, broker, lease_s=1.0):
+        until(lambda: lag(desk, broker) == 0)
+    assert desk.attempts() == [("1", 1)]
+    assert desk.rows("id", "dead_letters") == []
+
+
+def test_a_member_that_was_taken_for_dead_begins_anew(desk: Desk, broker: Broker) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx))
+    with working(desk, broker) as worker:
+        subscription = worker._subscription
+        assert subscription is not None
+        until(lambda: len(worker.floor.generations) == 2)
+
+        def poll(max_records: int, timeout_s: float) -> list[Any]:
+            raise PublishError("taken for dead", blame=Blame.BROKER, reason="fenced")
+
+        subscription.poll = poll  # type: ignore[method-assign]
+        until(lambda: worker._subscription is not subscription)
+        publish(broker, desk, [("1", "a")])
+        until(lambda: lag(desk, broker) == 0)
+    assert desk.effects() == ["1"]
