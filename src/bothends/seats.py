@@ -153,9 +153,10 @@ class Seat(Seating):
         if connection is None or not self._should_speak(older_than_s):
             return
         driver = connection.driver
-        with contextlib.suppress(Exception):  # a failed transaction, a lost connection: its own thread will see it
-            if not driver.lock.locked() and driver.pgconn.pipeline_status.name == "OFF":
-                driver.execute("select 1")
+        if driver.lock.locked() or driver.pgconn.pipeline_status:
+            return
+        with contextlib.suppress(driver.Error):  # a failed transaction, a lost connection: its own thread will see it
+            driver.execute("select 1")
 
     def backend(self) -> list[int]:
         """The number of the database's process that serves this seat."""
@@ -294,9 +295,9 @@ class AsyncSeat(Seating):
 
     async def _speak(self) -> None:
         connection = self.connection
-        if connection is None or connection.driver.lock.locked():
+        if connection is None or connection.driver.lock.locked() or connection.driver.pgconn.pipeline_status:
             return
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(connection.driver.Error):
             await connection.driver.execute("select 1")
 
     def backend(self) -> list[int]:
