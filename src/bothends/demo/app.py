@@ -78,7 +78,7 @@ def _move_stock(order: OrderCreated | OrderCancelled, ctx: Context[Connection]) 
 
 # payments: one call of the gateway where there is something to charge or to give back
 
-charge = payments.consumer("charge", owner="team-pay", retry=RETRY, timeout_s=60, concurrency=4)
+charge = payments.consumer("charge", owner="team-pay", retry=RETRY, timeout_s=60)
 
 
 @charge.handle(OrderCreated, effects=True)

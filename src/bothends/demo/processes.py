@@ -31,8 +31,10 @@ _LOOK_S = 0.02
 
 
 def children_of(pid: int) -> list[int]:
-    """Processes whose parent is ``pid``, from /proc."""
-    found = []
+    """Processes whose parent is ``pid``, from /proc; where there is none, none is known."""
+    found: list[int] = []
+    if not os.path.isdir("/proc/self"):
+        return found
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError):
