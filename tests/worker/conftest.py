@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bothends import Service, event
+from bothends.acts import Act, Acts
 from bothends.deliveries import Delivery, read
 from bothends.engine import Plan
 from bothends.inbox import Batch
@@ -68,6 +69,20 @@ def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def store(request: pytest.FixtureRequest) -> Store:
     found: Store = request.getfixturevalue("pg_store" if request.param == "postgresql" else "sqlite_store")
     return found
+
+
+def go_on(acts: Acts[None], act: Act, seat: Seat) -> None:
+    """Carries out ``act`` and what follows, as ``drive`` does from the start."""
+    try:
+        while True:
+            try:
+                answer = seat.perform(act)
+            except Exception as error:
+                act = acts.throw(error)
+            else:
+                act = acts.send(answer)
+    except StopIteration:
+        return
 
 
 class Desk:

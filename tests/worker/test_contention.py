@@ -15,7 +15,7 @@ from bothends.inbox import Batch
 from bothends.seats import Seat
 from bothends.stores.connection import Connection
 from bothends.stores.steps import Result, Sql
-from tests.worker.conftest import Booked, Desk, Placed
+from tests.worker.conftest import Booked, Desk, Placed, go_on
 
 only_postgresql = pytest.mark.parametrize(
     "store", [pytest.param("postgresql", marks=pytest.mark.needs("postgresql"))], indirect=True
@@ -246,13 +246,3 @@ def test_a_worker_whose_mark_was_taken_commits_nothing(desk: Desk) -> None:
         go_on(acts, act, seat)
     seat.close()
     assert desk.effects() == []
-
-
-def go_on(acts: Any, act: Any, seat: Seat) -> None:
-    while True:
-        try:
-            answer = seat.perform(act)
-        except Exception as error:
-            act = acts.throw(error)
-        else:
-            act = acts.send(answer)
