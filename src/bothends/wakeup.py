@@ -48,7 +48,8 @@ def postgresql_of(host: str, port: int, database: str, schema: str = "bothends")
 
 
 def _prefix(database: str) -> str:
-    return "wake-" + hashlib.sha256(database.encode()).hexdigest()[:20] + "-"
+    # Short: with a directory of 80 characters the path of a socket must stay below 108.
+    return "w" + hashlib.sha256(database.encode()).hexdigest()[:10] + "-"
 
 
 class _Ringer:
@@ -119,7 +120,7 @@ class Bell:
         for each in (self._inner, self._outer):
             each.setblocking(False)
         try:
-            path = directory(runtime_dir) / f"{_prefix(database)}{os.getpid()}-{os.urandom(3).hex()}"
+            path = directory(runtime_dir) / f"{_prefix(database)}{os.getpid()}-{os.urandom(2).hex()}"
             door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             door.bind(str(path))
         except (OSError, ConfigError):

@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 
 from bothends.core.relaying import (
     EVERY_LANE,
+    PAGE_BYTES,
     Stream,
     advance,
     fair_share,
+    is_full,
     lanes_of,
     mask_of,
     merge,
@@ -23,7 +25,8 @@ def rows(*seqs: int) -> list[tuple[int, int]]:
 
 
 def step(stream: Stream, late: list[tuple[int, int]], new: list[tuple[int, int]], last: int = 100) -> tuple[Stream, bool]:
-    return advance(stream, late, new, limit=3, now="20:20:", last=last, seq=1)
+    return advance(
+        stream, late, new, late_full=len(late) >= 3, new_full=len(new) >= 3, now="20:20:", last=last, seq=1)
 
 
 def test_a_page_that_is_not_full_moves_on_to_the_last_value_of_the_sequence() -> None:
@@ -42,7 +45,8 @@ def test_the_cursor_never_goes_back() -> None:
 def test_a_page_full_of_late_rows_freezes_the_target_and_leaves_the_new_rows() -> None:
     stream, with_new = step(Stream(1, 50, "10:10:"), rows(2, 3, 7), rows(51))
     assert (stream, with_new) == (Stream(1, 50, "10:10:", "20:20:", 7), False)
-    again, with_new = advance(stream, rows(8), rows(51), limit=3, now="30:30:", last=100, seq=1)
+    again, with_new = advance(
+        stream, rows(8), rows(51), late_full=False, new_full=False, now="30:30:", last=100, seq=1)
     assert with_new
     assert again == Stream(1, 51, "20:20:"), "the rows after the frozen target are not seen yet"
 
@@ -79,3 +83,10 @@ def test_what_is_given_up_is_mine_and_leaves_a_fair_share(mine: int, relays: int
     given_up = surplus(mine, relays)
     assert given_up & ~mine == 0
     assert (mine & ~given_up).bit_count() == min(mine.bit_count(), fair_share(relays))
+
+
+def test_a_page_is_full_by_rows_or_by_bytes() -> None:
+    small, large = (1, b"x"), (2, b"x" * PAGE_BYTES)
+    assert not is_full([small, (3, None)], 3, 1)
+    assert is_full([small] * 3, 3, 1)
+    assert is_full([small, large], 3, 1)

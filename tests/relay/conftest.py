@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 import uuid
@@ -165,6 +166,13 @@ class Rig:
         for each in self.running:
             each.thread.join(10)
         self.connection.close()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory for sockets, whose paths must be shorter than those of pytest's are under xdist."""
+    with tempfile.TemporaryDirectory(prefix="be-") as name:
+        yield Path(name)
 
 
 @pytest.fixture(scope="module")

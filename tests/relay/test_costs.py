@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from bothends.core.relaying import PAGE_BYTES
 from bothends.ports import BatchReport
 from bothends.relay.events import LanesChanged, Published
 from bothends.stores.postgresql.connection import PostgresqlConnection
@@ -84,6 +85,20 @@ def test_memory_does_not_grow_with_the_backlog(pg: Rig, monkeypatch: pytest.Monk
     finally:
         tracemalloc.stop()
     assert peak < 48 * 1024 * 1024
+
+
+def test_a_page_of_large_bodies_is_cut_and_nothing_behind_the_cut_is_lost(rig: Rig) -> None:
+    """40 MB in one go after small events, with tombstones among them: pages of 8 MB, each row once, in order."""
+    rig.broker.create_topic("t", 1)
+    relay = rig.start(batch_max=2000)
+    rig.add("t", b"k", *(b"%d" % n for n in range(300)))
+    rig.until(lambda: sum(p.records for p in relay.saw(Published)) == 300)
+    bodies = [b"%02d" % n + bytes(900_000) if n % 3 else None for n in range(60)]
+    rig.add("t", b"k", *bodies)  # type: ignore[arg-type]
+    rig.until(lambda: sum(p.records for p in relay.saw(Published)) == 360, timeout_s=60)
+    assert rig.bodies("t")[300:] == bodies
+    sizes = [sum(len(record.value or b"") for record in batch) for batch in rig.broker.sent]
+    assert max(sizes) <= PAGE_BYTES + 900_002
 
 
 def test_an_idle_relay_asks_little(pg: Rig, statements: Counter[str]) -> None:

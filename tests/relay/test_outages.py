@@ -45,8 +45,8 @@ def test_the_lanes_of_its_former_self_are_free_at_once(pg: Rig) -> None:
 
 
 @pytest.fixture
-def listening(pg: Rig, tmp_path: Path) -> Iterator[Bell]:
-    bell = Bell(database_of(pg.store.url), str(tmp_path))
+def listening(pg: Rig, short_path: Path) -> Iterator[Bell]:
+    bell = Bell(database_of(pg.store.url), str(short_path))
     bell.listen(pg.store.url, "bothends")
     yield bell
     bell.close()
@@ -71,7 +71,7 @@ def test_a_notification_rings_also_after_its_connection_was_ended(pg: Rig, liste
         assert rings_until(listening, 5, lambda: notify(connection))
 
 
-def test_a_database_that_refuses_is_not_asked_without_pause(tmp_path: Path) -> None:
+def test_a_database_that_refuses_is_not_asked_without_pause(short_path: Path) -> None:
     attempts: list[float] = []
     original = psycopg.connect
 
@@ -79,7 +79,7 @@ def test_a_database_that_refuses_is_not_asked_without_pause(tmp_path: Path) -> N
         attempts.append(time.monotonic())
         raise psycopg.OperationalError("refused")
 
-    bell = Bell("x", str(tmp_path))
+    bell = Bell("x", str(short_path))
     done = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psycopg, "connect", connect)
@@ -90,34 +90,34 @@ def test_a_database_that_refuses_is_not_asked_without_pause(tmp_path: Path) -> N
     assert 1 <= len(attempts) <= 5
 
 
-def test_a_ring_reaches_only_its_own_database(tmp_path: Path) -> None:
-    mine, other = Bell("mine", str(tmp_path)), Bell("other", str(tmp_path))
-    ring("mine", str(tmp_path))
+def test_a_ring_reaches_only_its_own_database(short_path: Path) -> None:
+    mine, other = Bell("mine", str(short_path)), Bell("other", str(short_path))
+    ring("mine", str(short_path))
     assert mine.wait(1)
     assert not other.rang()
     for each in (mine, other):
         each.close()
-    ring("mine", str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
+    ring("mine", str(short_path))
+    assert list(short_path.iterdir()) == []
 
 
-def test_rings_never_wait_and_never_raise(tmp_path: Path) -> None:
-    bell = Bell("mine", str(tmp_path))
+def test_rings_never_wait_and_never_raise(short_path: Path) -> None:
+    bell = Bell("mine", str(short_path))
     for _ in range(2000):
-        ring("mine", str(tmp_path))
+        ring("mine", str(short_path))
     assert bell.wait(1)
     assert not bell.rang()
     bell.close()
-    ring("mine", str(tmp_path / "not there" / "at all"))
+    ring("mine", str(short_path / "not there" / "at all"))
     ring("mine", "/proc/1")
 
 
-def test_the_socket_of_a_dead_relay_is_removed(tmp_path: Path) -> None:
-    bell = Bell("mine", str(tmp_path))
+def test_the_socket_of_a_dead_relay_is_removed(short_path: Path) -> None:
+    bell = Bell("mine", str(short_path))
     bell._socket.close()  # type: ignore[union-attr]
-    assert len(list(tmp_path.iterdir())) == 1
-    ring("mine", str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
+    assert len(list(short_path.iterdir())) == 1
+    ring("mine", str(short_path))
+    assert list(short_path.iterdir()) == []
 
 
 def test_names_of_one_database_agree() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-
-import pytest
+from pathlib import Path
 
 from bothends.errors import ConfigError
 from bothends.relay.events import Published, Registered, Stopped
@@ -126,8 +125,8 @@ def test_a_row_of_somebody_else_that_cannot_be_read_stops_nobody(rig: Rig) -> No
     assert b'{"truncated' in rig.bodies("t")
 
 
-def test_a_ring_wakes_a_relay_that_sleeps(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> None:
-    where = str(tmp_path_factory.mktemp("w"))
+def test_a_ring_wakes_a_relay_that_sleeps(rig: Rig, short_path: Path) -> None:
+    where = str(short_path)
     rig.broker.create_topic("t", 1)
     relay = rig.start(runtime_dir=where, poll_idle_s=600.0, poll_busy_s=600.0, renew_s=0.5, lease_s=60.0)
     rig.until(lambda: relay.saw(Registered))

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from bothends.core.lanes import LANES
 
 __all__ = [
-    "BLOCKED", "DELAYED", "EVERY_LANE", "Cursor", "Hold", "HeldWork", "Page", "Segment", "Stream", "advance", "fair_share",
-    "lanes_of", "mask_of", "merge", "signed", "surplus",
+    "BLOCKED", "DELAYED", "EVERY_LANE", "PAGE_BYTES", "Cursor", "Hold", "HeldWork", "Page", "Segment", "Stream", "advance",
+    "fair_share", "is_full", "lanes_of", "mask_of", "merge", "signed", "surplus",
 ]
 
 EVERY_LANE = (1 << LANES) - 1
@@ -74,6 +74,15 @@ class HeldWork(NamedTuple):
     """Whether operators have asked for something."""
 
 
+PAGE_BYTES = 8 * 1024 * 1024
+"""Bodies of one page: the row that goes beyond is the last."""
+
+
+def is_full(rows: Sequence[Row], limit: int, body: int) -> bool:
+    """Whether a page of at most ``limit`` rows and ``PAGE_BYTES`` may have been cut; ``body`` is the bodies' position."""
+    return len(rows) >= limit or sum([len(row[body] or b"") for row in rows]) >= PAGE_BYTES
+
+
 class Page(NamedTuple):
     rows: list[Row]
     streams: list[Stream]
@@ -83,19 +92,21 @@ class Page(NamedTuple):
 
 
 def advance(
-    stream: Stream, late: Sequence[Row], new: Sequence[Row], *, limit: int, now: str, last: int, seq: int
+    stream: Stream, late: Sequence[Row], new: Sequence[Row], *, late_full: bool, new_full: bool, now: str, last: int,
+    seq: int,
 ) -> tuple[Stream, bool]:
     """The stream after one page, and whether ``new`` counts. ``now`` is the snapshot of the page, ``last`` the
-    sequence's last value as read in it, ``seq`` the position of a row's sequence value.
+    sequence's last value as read in it, ``seq`` the position of a row's sequence value; ``late_full`` and ``new_full``
+    whether there may be more rows of that kind.
 
     Late rows go first, all of them before any new row. When the page of new rows is not full, the hwm moves on to the
     sequence's last value, so that a bulk insert that has not committed is not looked at again at every poll.
     """
     target = stream.target or now
-    if len(late) >= limit:
+    if late_full:
         return stream._replace(target=target, after=late[-1][seq]), False
     hwm = max(stream.hwm, new[-1][seq]) if new else stream.hwm
-    if len(new) < limit and target == now:
+    if not new_full and target == now:
         hwm = max(hwm, last)
     return Stream(stream.lanes, hwm, target), True
 

@@ -29,6 +29,8 @@ _LOOK_S = 0.1
 _WORK_S = 0.25
 _HEADS_MAX = 100
 _REQUESTS_MAX = 100
+_ASIDE_ROWS = 250
+"""Rows of one batch from beside the stream; their sizes are not known before they are read."""
 
 
 @dataclass(slots=True)
@@ -191,14 +193,14 @@ class Held:
             return False
         heads = self._run(self._steps.held.due(self._pipeline.lanes, self.places, _HEADS_MAX))
         self._suspects.extend(row for row in heads if row[STATE] == "retrying")
-        room = self._settings.batch_max
+        room = min(self._settings.batch_max, _ASIDE_ROWS)
         rows: list[Row] = []
         seen: set[tuple[str, bytes]] = set()
         for head in heads:
             if head[STATE] != "behind" or room <= 0 or (head[TOPIC], head[KEY]) in seen:
                 continue
             seen.add((head[TOPIC], head[KEY]))
-            run = self._run(self._steps.held.run(head[LANE], head[TOPIC], head[KEY], min(room, 500)))
+            run = self._run(self._steps.held.run(head[LANE], head[TOPIC], head[KEY], room))
             for row in run:
                 if row[STATE] != "behind":
                     break
@@ -243,7 +245,7 @@ class Held:
     def _release_back(self) -> bool:
         """Rows of a place that is back, in order; those of keys that wait for another reason join the others there."""
         for topic in list(self._back):
-            waiting = self._run(self._steps.held.waiting(self._pipeline.lanes, topic, self._settings.batch_max))
+            waiting = self._run(self._steps.held.waiting(self._pipeline.lanes, topic, _ASIDE_ROWS))
             behind = [row[SEQ] for row, has_blocker in waiting if has_blocker]
             if behind:
                 self._pipeline.fenced(self._steps.held.get_behind(self._me, behind))
@@ -261,7 +263,7 @@ class Held:
     def _send_delayed(self) -> bool:
         if not self._delayed:
             return False
-        due = self._run(self._steps.held.delayed_due(self._pipeline.lanes, self._settings.batch_max))
+        due = self._run(self._steps.held.delayed_due(self._pipeline.lanes, _ASIDE_ROWS))
         self._delayed = bool(due)
         if not due:
             return False

@@ -15,18 +15,14 @@ from bothends.core.relaying import BLOCKED, DELAYED, Cursor, Hold, Segment, Stre
 from bothends.errors import Blame, PublishError
 from bothends.ports import BatchReport, Broker, Publisher
 from bothends.relay.batches import Batch, Failure, culprit, walk
-from bothends.relay.records import BODY, FLAG, KEY, SEQ, TOPIC, Row, outgoing, readable
+from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row, outgoing, readable
 from bothends.relay.settings import RelaySettings
 from bothends.stores.steps import Steps
 
 __all__ = ["FencedOff", "Pipeline"]
 
-PAGE_BYTES = 8 * 1024 * 1024
-"""Bodies of one page, as far as their mean size foretells it."""
-PAGE_ROWS_MIN = 16
 STREAMS_MAX = 4
 """Streams that one statement reads."""
-_FIRST_PAGE = 256
 _REPORTS_S = 2.0
 
 
@@ -52,7 +48,6 @@ class Pipeline:
         """Whether rows went to ``delayed`` since this was last reset."""
         self._known: dict[int, bool] = {}
         """Rows above the stored cursor whose end is known from a window that failed: confirmed (True), or held."""
-        self._limit = min(settings.batch_max, _FIRST_PAGE)
         self.last_report = time.monotonic()
         self.failure: PublishError | None = None
         self.published = 0
@@ -85,12 +80,11 @@ class Pipeline:
         streams, rest = self.streams[:STREAMS_MAX], self.streams[STREAMS_MAX:]
         if not streams:
             return False
-        limit = max(PAGE_ROWS_MIN, self._limit // len(streams))
+        limit = max(1, self._settings.batch_max // len(streams))
         page = self._run(self._steps.rows.fetch(streams, limit=limit, blocked_lanes=self.blocked_lanes))
         if not page.rows:
             self.streams = merge([*rest, *page.streams])
             return bool(rest)
-        self._measure(page.rows)
         batch = Batch("stream", page.rows)
         batch.segments = [
             (stream.lanes, stream.hwm, stream.snapshot) for stream in page.streams if stream.target is None
@@ -100,11 +94,6 @@ class Pipeline:
         if self.send(batch):
             self.streams = merge([*rest, *page.streams])
         return bool(page.full or rest)
-
-    def _measure(self, rows: Sequence[Row]) -> None:
-        size = sum([len(row[BODY] or b"") for row in rows])
-        wanted = PAGE_BYTES * len(rows) // max(1, size)
-        self._limit = max(PAGE_ROWS_MIN, min(self._settings.batch_max, wanted, 4 * self._limit))
 
     def _copying(self) -> set[tuple[str, bytes]]:
         """Keys with rows that a batch in flight copies to ``held``: the table does not show them yet."""

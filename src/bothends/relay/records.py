@@ -11,12 +11,12 @@ from typing import Any
 from bothends.codecs.cloudevents import ATTRIBUTES, is_text, unpack_attributes, unpack_headers
 from bothends.ports import Outgoing
 
-__all__ = ["ATTEMPTS", "BODY", "FLAG", "KEY", "LANE", "SEQ", "STATE", "TOPIC", "Row", "outgoing", "readable"]
+__all__ = ["ATTEMPTS", "FLAG", "KEY", "LANE", "SEQ", "STATE", "TOPIC", "Row", "outgoing", "readable"]
 
 Row = tuple[Any, ...]
 
 # Where the columns are in a row that a store hands over. The id and the time, which never repeat, come as bytes.
-SEQ, LANE, FLAG, TOPIC, KEY, BODY = 1, 2, 3, 7, 8, 9
+SEQ, LANE, FLAG, TOPIC, KEY = 1, 2, 3, 7, 8
 ATTEMPTS, STATE = 15, 16
 """In held rows only."""
 

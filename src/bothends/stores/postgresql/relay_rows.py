@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from bothends.core.relaying import BLOCKED, DELAYED, EVERY_LANE, Hold, Page, Segment, Stream, advance, signed
+from bothends.core.relaying import (
+    BLOCKED,
+    DELAYED,
+    EVERY_LANE,
+    PAGE_BYTES,
+    Hold,
+    Page,
+    Segment,
+    Stream,
+    advance,
+    is_full,
+    signed,
+)
 from bothends.stores.steps import Sql, Steps
 
 __all__ = ["FIELDS", "RowSteps", "columns_of"]
@@ -15,7 +27,7 @@ FIELDS = "id, source, type, topic, key, body, content_type, time, version, attri
 """What is copied from the outbox to ``held`` and ``delayed``."""
 
 _BYTES = frozenset({"id", "time"})
-_SEQ = 1
+_SEQ, _BODY = 1, 9
 
 
 def columns_of(table: str) -> str:
@@ -29,11 +41,11 @@ class RowSteps:
         self._s = quoted
 
     def fetch(self, streams: Sequence[Stream], *, limit: int, blocked_lanes: int) -> Steps[Page]:
-        """One page: of each stream late rows, then new ones, at most ``limit`` of both kinds. A single statement has a
-        single snapshot, so nothing is between the streams. Rows are
+        """One page: of each stream late rows, then new ones, of both kinds at most ``limit`` and PAGE_BYTES. One
+        statement has one snapshot, so nothing is between the streams. Rows are
         (part, seq, lane, flag, id, source, type, topic, key, body, content_type, time, version, attributes, headers)."""
         shape = tuple((s.hwm > 0, s.lanes != EVERY_LANE, s.target is not None) for s in streams)
-        params: dict[str, Any] = {"rows": limit, "blocked": signed(blocked_lanes)}
+        params: dict[str, Any] = {"rows": limit, "blocked": signed(blocked_lanes), "bytes": PAGE_BYTES}
         for n, stream in enumerate(streams):
             params[f"lanes_{n}"], params[f"hwm_{n}"] = signed(stream.lanes), stream.hwm
             if stream.hwm:
@@ -47,8 +59,9 @@ class RowSteps:
         head, rows = found[0], found[1:]
         last, now = head[1], head[5]
         if len(streams) == 1 and (not rows or rows[0][0] == 1):  # no late rows: nearly always
-            after, _ = advance(streams[0], (), rows, limit=limit, now=now, last=last, seq=_SEQ)
-            return Page(rows, [after], len(rows) >= limit)
+            cut = is_full(rows, limit, _BODY)
+            after, _ = advance(streams[0], (), rows, late_full=False, new_full=cut, now=now, last=last, seq=_SEQ)
+            return Page(rows, [after], cut)
         parts: list[list[tuple[Any, ...]]] = [[] for _ in range(2 * len(streams))]
         for row in rows:
             parts[row[0]].append(row)
@@ -57,12 +70,14 @@ class RowSteps:
         full = False
         for n, stream in enumerate(streams):
             late, new = parts[2 * n], parts[2 * n + 1]
-            after, with_new = advance(stream, late, new, limit=limit, now=now, last=last, seq=_SEQ)
+            late_full, new_full = is_full(late, limit, _BODY), is_full(new, limit, _BODY)
+            after, with_new = advance(
+                stream, late, new, late_full=late_full, new_full=new_full, now=now, last=last, seq=_SEQ)
             moved.append(after)
             kept += late
             if with_new:
                 kept += new
-            full = full or len(late) >= limit or len(new) >= limit
+            full = full or late_full or new_full
         return Page(kept, moved, full)
 
     def settle(
@@ -103,19 +118,26 @@ def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: boo
     columns = f"o.seq, o.lane, {flag}, {columns_of('o')}"
     for n, (late, some_lanes, target) in enumerate(shape):
         if late:
-            parts.append(
-                f"select {2 * n}, {columns} from {s}.outbox_late(:lanes_{n}::bigint, :running_{n}::text::xid8[], "
-                f":xmax_{n}::text::xid8, :target_{n}::text::pg_snapshot, :hwm_{n}::bigint, :after_{n}::bigint, "
-                ":rows::int) o"
-            )
+            parts.append(_cut(
+                f"select {2 * n}, {columns}", f"select * from {s}.outbox_late(:lanes_{n}::bigint, "
+                f":running_{n}::text::xid8[], :xmax_{n}::text::xid8, :target_{n}::text::pg_snapshot, :hwm_{n}::bigint, "
+                f":after_{n}::bigint, :rows::int)"))
         # `<> 0`, not `= 1`: the planner takes an inequality to hold for nearly all rows, and keeps to the index on seq.
-        lanes = f" and ((:lanes_{n}::bigint >> o.lane) & 1) <> 0" if some_lanes else ""
-        seen = f" and pg_visible_in_snapshot(o.xid, :target_{n}::text::pg_snapshot)" if target else ""
-        parts.append(
-            f"(select {2 * n + 1}, {columns} from {s}.outbox o where o.seq > :hwm_{n}::bigint{lanes}{seen} "
-            "order by o.seq limit :rows::int)"
-        )
+        lanes = f" and ((:lanes_{n}::bigint >> i.lane) & 1) <> 0" if some_lanes else ""
+        seen = f" and pg_visible_in_snapshot(i.xid, :target_{n}::text::pg_snapshot)" if target else ""
+        parts.append(_cut(
+            f"select {2 * n + 1}, {columns}", f"select * from {s}.outbox i where i.seq > :hwm_{n}::bigint{lanes}{seen} "
+            "order by i.seq limit :rows::int"))
     return " union all ".join(parts)
+
+
+def _cut(select: str, rows: str) -> str:
+    """The page of ``rows`` up to the row with which its bodies go beyond the bytes allowed. Lengths are read without the
+    bodies; those of rows that are cut off are never read."""
+    return (
+        f"({select} from (select r.*, sum(octet_length(r.body)) over (order by r.seq rows unbounded preceding) as upto "
+        f"from ({rows}) r) o where coalesce(o.upto, 0) - coalesce(octet_length(o.body), 0) < :bytes::bigint order by o.seq)"
+    )
 
 
 @lru_cache(maxsize=16)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bothends.core.relaying import BLOCKED, DELAYED, EVERY_LANE, Hold, Page, Segment, Stream, signed
+from bothends.core.relaying import (
+    BLOCKED,
+    DELAYED,
+    EVERY_LANE,
+    PAGE_BYTES,
+    Hold,
+    Page,
+    Segment,
+    Stream,
+    is_full,
+    signed,
+)
 from bothends.stores.steps import Sql, Steps
 
 __all__ = ["FIELDS", "NOW", "RowSteps", "columns_of", "fenced"]
@@ -13,7 +24,7 @@ __all__ = ["FIELDS", "NOW", "RowSteps", "columns_of", "fenced"]
 FIELDS = "id, source, type, topic, key, body, content_type, time, version, attributes, headers"
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 _BYTES = frozenset({"id", "time"})
-_SEQ = 1
+_SEQ, _BODY = 1, 9
 
 
 def columns_of(table: str) -> str:
@@ -51,16 +62,20 @@ class RowSteps:
         full = False
         for n, stream in enumerate(streams):
             some = "" if stream.lanes == EVERY_LANE else "and ((:lanes >> o.lane) & 1) <> 0"
-            params = {"hwm": stream.hwm, "lanes": signed(stream.lanes), "rows": limit, "blocked": signed(blocked_lanes)}
+            params = {"hwm": stream.hwm, "lanes": signed(stream.lanes), "rows": limit, "blocked": signed(blocked_lanes),
+                      "bytes": PAGE_BYTES}
             rows = (yield Sql(
                 f"select {n}, o.seq, o.lane, case when o.deliver_at is not null and o.deliver_at > {NOW} then {DELAYED} "
-                f"{held}else 0 end, {columns_of('o')} from bothends_outbox o "
-                f"where o.seq > :hwm {some} order by o.seq limit :rows", params,
+                f"{held}else 0 end, {columns_of('o')} from (select r.*, sum(length(r.body)) over (order by r.seq rows "
+                f"unbounded preceding) as upto from (select * from bothends_outbox o where o.seq > :hwm {some} "
+                "order by o.seq limit :rows) r) o where coalesce(o.upto, 0) - coalesce(length(o.body), 0) < :bytes "
+                "order by o.seq", params,
             )).rows
             hwm = rows[-1][_SEQ] if rows else stream.hwm
-            if len(rows) < limit:
+            cut = is_full(rows, limit, _BODY)
+            if not cut:
                 hwm = max(hwm, top)
-            full = full or len(rows) >= limit
+            full = full or cut
             kept += rows
             moved.append(Stream(stream.lanes, hwm, ""))
         return Page(kept, moved, full)
