@@ -1,5 +1,6 @@
 """Each command, in text and JSON, with its exit status; errors in two lines."""
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,25 @@ def test_schema_sql_has_the_grants(bothends: Cli, monkeypatch: pytest.MonkeyPatc
     assert '"shop_api"' in text
     assert '"shop_relay"' in text
     bothends("schema", "sql", "--grants", "shop_api", status=2)
+
+
+def test_a_role_without_rights_is_told_which(bothends: Cli, pg_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import psycopg
+
+    role = f"poor_{uuid.uuid4().hex[:12]}"
+    monkeypatch.setenv("BOTHENDS_DATABASE_URL", pg_database)
+    bothends("schema", "apply")
+    with psycopg.connect(pg_database, autocommit=True) as owner:
+        owner.execute(f"create role {role} login".encode())
+        try:
+            owner.execute(f"grant usage on schema bothends to {role}".encode())
+            monkeypatch.setenv("BOTHENDS_DATABASE_URL", pg_database.replace("postgres@", f"{role}@"))
+            bothends("status", status=1)
+        finally:
+            owner.execute(f"drop owned by {role}".encode())
+            owner.execute(f"drop role {role}".encode())
+    assert "permission denied" in bothends.err
+    assert "bothends schema sql --grants relay=ROLE" in bothends.err
 
 
 def test_topics_are_checked_and_created(bothends: Cli) -> None:

@@ -11,6 +11,7 @@ import typer
 from bothends.cli import dead, health, init, keys, processes, purge, schema, status, topics
 from bothends.cli.output import complain
 from bothends.errors import Blame, BothendsError
+from bothends.stores.faults import sqlstate_of
 
 __all__ = ["app", "main"]
 
@@ -70,8 +71,15 @@ def run(arguments: list[str]) -> int:
             return said
         if debug:
             raise
-        complain(f"{type(error).__name__}: {error}", "run it with --debug to see where")
+        complain(f"{type(error).__name__}: {error}", _fix_of(error))
         return EXIT_FAILED
+
+
+def _fix_of(error: Exception) -> str:
+    """What to do about an error that is not ours."""
+    if sqlstate_of(error) == "42501":  # insufficient privilege
+        return "`bothends schema sql --grants relay=ROLE` prints the rights that a role needs; run them as the tables' owner"
+    return "run it with --debug to see where"
 
 
 def _wrong_use(error: Exception) -> int | None:
