@@ -1,0 +1,1 @@
+"""Measurements beside their reference: `python -m bench [NAMES...]`. What they found: docs/benchmarks.md."""

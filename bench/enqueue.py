@@ -1,36 +1,60 @@
-"""What ``add`` costs in a one-row business transaction [S4, table mode]: `python -m bench.enqueue POSTGRESQL_URL`.
-
-Five kinds of transaction, alternating in small rounds so that the machine's moods hit all of them alike; each is BEGIN, one
-INSERT, COMMIT, over psycopg, plus:
-
-- bare: nothing;  bare+trip: one more empty round trip (`select 1`);  add: one `add`.
-- pipelined bare and pipelined add: the same with all statements in one pipeline.
-
-`add_over_trip` (at most 1.15) and `pipelined_add_over_bare` (at most 1.10) are ratios of the medians of transaction times.
-Last line: one JSON object. The server must have fsync and synchronous_commit on; the program refuses others.
-"""
+"""What ``add`` costs in a one-row business transaction [S4, table mode]."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import sys
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 
+from bench import places
+from bench.figures import figure, goal, percentile, report
 from bothends import Service
-from bothends.stores import open_store
-from bothends.stores.schema import apply
 
+ROUNDS, ROUNDS_QUICK = 100, 3
+WARM_ROUNDS = 3
 ROUND = 20
+"""Transactions of each kind in a row."""
+GROUPS = 5
+"""The rounds are looked at in so many groups, for the spread."""
 BODY = {"order_id": 17, "customer": "anna", "city": "girona", "note": "x" * 120}
 Connection = psycopg.Connection[Any]
+
+
+def measure(rounds: int | None = None, quick: bool = False) -> dict[str, Any]:
+    rounds = rounds or (ROUNDS_QUICK if quick else ROUNDS)
+    with places.database() as url:
+        seconds = run(url, rounds)
+    medians = {kind: _medians(times) for kind, times in seconds.items()}
+    ratio = {
+        name: figure([a / b for a, b in zip(medians[kind], medians[reference], strict=True)], f"of {reference}", 3)
+        for name, kind, reference in (
+            ("add_over_trip", "add", "bare+trip"), ("add_over_bare", "add", "bare"),
+            ("pipelined_add_over_bare", "pipelined_add", "pipelined_bare"),
+        )
+    }
+    return report(
+        "Enqueue: what add costs",
+        f"""Transactions over psycopg, each BEGIN, one INSERT of the caller's, COMMIT: bare; with one more empty round trip
+        (`select 1`); with one `add`; and bare and with `add` in a pipeline. The five kinds alternate in turns of {ROUND},
+        so that the machine's moods hit all alike. A figure is the median transaction; its spread that of {GROUPS} parts
+        of the run.""",
+        """Most of a transaction is the disk's answer to COMMIT: on a slower disk the ratios are smaller, on one that
+        answers from memory they are larger. One connection: nothing is said about many writers.""",
+        setting={"transactions_each": rounds * ROUND, "body_bytes": 170},
+        figures={f"{kind}_us": figure([m * 1e6 for m in each], "µs", 1) for kind, each in medians.items()} | ratio,
+        goals=[
+            goal("S4", "add against one more empty round trip", ratio["add_over_trip"], "at most", 1.15),
+            goal("S4", "pipelined add against the bare pipelined transaction", ratio["pipelined_add_over_bare"],
+                 "at most", 1.10),
+        ],
+    )
+
+
+def _medians(times: list[float]) -> list[float]:
+    size = max(1, len(times) // GROUPS)
+    return [percentile(times[at:at + size], 50) for at in range(0, size * min(GROUPS, len(times)), size)]
 
 
 def transactions(service: Service) -> dict[str, Callable[[Connection], None]]:
@@ -67,51 +91,19 @@ def transactions(service: Service) -> dict[str, Callable[[Connection], None]]:
     }
 
 
-def measure(url: str, rounds: int) -> dict[str, list[float]]:
-    apply(open_store(url))
+def run(url: str, rounds: int) -> dict[str, list[float]]:
     kinds = transactions(Service("bench"))
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     with psycopg.connect(url) as connection:
-        for setting in ("fsync", "synchronous_commit"):
-            if connection.execute(f"show {setting}").fetchone() != ("on",):  # type: ignore[arg-type]
-                sys.exit(f"{setting} is not on: the figures would mean nothing")
-        connection.execute("create table orders (id bigint generated always as identity primary key, customer text, "
-                           "amount numeric)")
+        connection.execute(
+            "create table orders (id bigint generated always as identity primary key, customer text, amount numeric)")
         connection.commit()
         names = list(kinds)
-        for number in range(-3, rounds):  # the first three warm up
-            for name in names[number % 5:] + names[:number % 5]:
+        for number in range(-WARM_ROUNDS, rounds):
+            for name in names[number % len(names):] + names[:number % len(names)]:
                 for _ in range(ROUND):
                     began = time.perf_counter()
                     kinds[name](connection)
                     if number >= 0:
                         seconds[name].append(time.perf_counter() - began)
     return seconds
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", help="a superuser's URL; a database is made and dropped")
-    parser.add_argument("--rounds", type=int, default=100, help="rounds of 20 transactions of each kind (default 100)")
-    arguments = parser.parse_args()
-    name = f"bothends_bench_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(arguments.url, autocommit=True) as server:
-        server.execute(f'create database "{name}"'.encode())
-        try:
-            seconds = measure(urlsplit(arguments.url)._replace(path=f"/{name}").geturl(), arguments.rounds)
-        finally:
-            server.execute(f'drop database "{name}" with (force)'.encode())
-    median = {kind: statistics.median(times) for kind, times in seconds.items()}
-    print(json.dumps({
-        "bench": "enqueue", "transactions": len(seconds["bare"]),
-        "median_us": {kind: round(value * 1e6, 1) for kind, value in median.items()},
-        "mean_us": {kind: round(statistics.fmean(times) * 1e6, 1) for kind, times in seconds.items()},
-        "add_over_trip": round(median["add"] / median["bare+trip"], 3), "add_over_trip_limit": 1.15,
-        "pipelined_add_over_bare": round(median["pipelined_add"] / median["bare"], 3),
-        "pipelined_add_over_pipelined_bare": round(median["pipelined_add"] / median["pipelined_bare"], 3),
-        "pipelined_limit": 1.10,
-    }))
-
-
-if __name__ == "__main__":
-    main()

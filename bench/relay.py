@@ -1,65 +1,73 @@
-"""The relay, polling, in one process, against the same Kafka client publishing the same bytes from memory [S1].
-
-    python -m bench.relay [EVENTS] [ROUNDS]      one JSON line; rounds alternate, so that noise hits both
-
-Bodies of 200 bytes, 1,000 keys, three headers of the event's own beside CloudEvents'; acks=all, idempotent, 8 partitions;
-PostgreSQL with fsync and synchronous_commit.
-"""
+"""The relay, polling, in one process, against the same Kafka client publishing the same bytes from memory [S1]."""
 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import statistics
-import sys
 import threading
 import time
-import uuid
 from typing import Any
 
 import psycopg
 from confluent_kafka import Producer
 
+from bench import places
+from bench.figures import figure, goal, ratios, report
+from bench.shop import BODY, HEADERS, backlog
 from bothends.brokers import open_broker
-from bothends.brokers.kafka.client import PRODUCER, PRODUCER_DEFAULTS
+from bothends.brokers.kafka.client import PRODUCER, PRODUCER_DEFAULTS, ClientLog
 from bothends.codecs.cloudevents import pack_headers
 from bothends.relay import Relay
 from bothends.relay.events import Published
 from bothends.relay.records import outgoing
 from bothends.stores import open_store
-from bothends.stores.schema import apply
-from tests.conftest import fresh_database
 
-BODY = os.urandom(100).hex().encode()
-HEADERS = [("tenant", b"acme"), ("trace", b"0123456789abcdef"), ("schema", b"order-v1")]
-ROUNDS_EACH = 3
-
-
-def fill(connection: psycopg.Connection[Any], topic: str, events: int) -> None:
-    copy = "copy bothends.outbox (id, source, type, topic, key, body, content_type, time, headers) from stdin"
-    headers = pack_headers(HEADERS)
-    with connection.cursor().copy(copy) as rows:
-        for n in range(events):
-            rows.write_row((
-                f"0193a5c0-7b1e-7c3e-9d4f-{n:012x}", "orders", "order.created", topic, f"customer-{n % 1000}".encode(),
-                BODY, "application/json", "2026-01-01T00:00:00.000000Z", headers,
-            ))
-    connection.execute("select count(*) from bothends.outbox")
+ROUNDS = 5
+EVENTS, EVENTS_QUICK = 200_000, 5_000
+PARTITIONS = 8
+WAIT_S = 600
 
 
-def raw(kafka: str, topic: str, events: int) -> tuple[float, float]:
-    """Events per second of the bare client: the same records, made before the clock starts; CPU seconds it took."""
-    rows = [
-        (0, n, 0, 0, b"0193a5c0-7b1e-7c3e-9d4f-%012x" % n, "orders", "order.created", topic,
-         f"customer-{n % 1000}".encode(), BODY, "application/json", b"2026-01-01T00:00:00.000000Z", 1, None,
-         pack_headers(HEADERS))
+def measure(rounds: int | None = None, quick: bool = False) -> dict[str, Any]:
+    events = EVENTS_QUICK if quick else EVENTS
+    client: list[tuple[float, float]] = []
+    relay: list[tuple[float, float]] = []
+    with places.broker() as broker, places.topic(broker, PARTITIONS) as topic:
+        from_memory(topic, min(events, 20_000))
+        for _ in range(rounds or (1 if quick else ROUNDS)):
+            client.append(from_memory(topic, events))
+            relay.append(relayed(topic, events))
+    rates = [rate for rate, _ in relay], [rate for rate, _ in client]
+    ratio = figure(ratios(*rates), "of the client's rate", 3)
+    return report(
+        "Relay: PostgreSQL to Kafka",
+        """A backlog is drained by one relay, in one process, until all is recorded as published; the clock includes
+        registering, taking lanes and the first metadata. The reference is confluent-kafka's producer in the same process
+        with the same settings (acks=all, idempotent), the same records with the same headers and a delivery callback for
+        each, made before the clock starts. Rounds alternate.""",
+        """Both share the two processors with the broker and, the relay only, with PostgreSQL: on a machine of its own the
+        relay has more. Bodies are hexadecimal; compression is off.""",
+        setting={"events": events, "body_bytes": len(BODY), "own_headers": len(HEADERS), "keys": 1000,
+                 "partitions": PARTITIONS, "rounds": len(relay)},
+        figures={
+            "client_per_s": figure(rates[1], "events/s"), "relay_per_s": figure(rates[0], "events/s"), "ratio": ratio,
+            "client_cpu_us": figure([cpu / events * 1e6 for _, cpu in client], "µs of CPU per event", 2),
+            "relay_cpu_us": figure([cpu / events * 1e6 for _, cpu in relay], "µs of CPU per event", 2),
+        },
+        goals=[goal("S1", "relay against the bare client", ratio, "at least", 0.60)],
+    )
+
+
+def from_memory(topic: str, events: int) -> tuple[float, float]:
+    """Events per second of the bare client, and the CPU seconds of this process."""
+    own = pack_headers(HEADERS)
+    records = outgoing([
+        (0, n, 0, 0, b"0193a5c0-7b1e-7c3e-9d4f-%012x" % n, "orders", "order.created", topic, b"customer-%d" % (n % 1000),
+         BODY, "application/json", b"2026-01-01T00:00:00.000000Z", 1, None, own)
         for n in range(events)
-    ]
-    records = outgoing(rows)
-    producer = Producer({
-        "bootstrap.servers": kafka.removeprefix("kafka://"), **PRODUCER_DEFAULTS, **PRODUCER,
-        "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 1_048_576,
+    ])
+    producer: Any = Producer({
+        "bootstrap.servers": places.service_url("kafka").removeprefix("kafka://"), **PRODUCER_DEFAULTS, **PRODUCER,
+        "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 1_048_576, "logger": ClientLog(),
     })
     failed: list[Any] = []
 
@@ -82,13 +90,12 @@ def raw(kafka: str, topic: str, events: int) -> tuple[float, float]:
     return events / took, spent
 
 
-def relayed(postgresql: str, kafka: str, topic: str, events: int) -> tuple[float, float]:
-    """Events per second of the relay draining a backlog, until all are recorded as published; CPU seconds it took."""
-    with fresh_database(postgresql) as url:
-        store = open_store(url)
-        apply(store)
+def relayed(topic: str, events: int) -> tuple[float, float]:
+    """The same for the relay."""
+    with places.database() as url:
         with psycopg.connect(url, autocommit=True) as connection:
-            fill(connection, topic, events)
+            backlog(connection, topic, events)
+            connection.execute("select count(*) from bothends.outbox")  # hint bits, as any reader before would have set
         left = events
         done, stop = threading.Event(), threading.Event()
 
@@ -99,50 +106,19 @@ def relayed(postgresql: str, kafka: str, topic: str, events: int) -> tuple[float
                 if left <= 0:
                     done.set()
 
-        broker = open_broker(kafka)
-        relay = Relay(store, broker, observe=observe)
+        broker = open_broker(places.service_url("kafka"))
+        relay = Relay(open_store(url), broker, observe=observe)
         gc.collect()
         gc.freeze()
         began, cpu = time.perf_counter(), time.process_time()
         thread = threading.Thread(target=relay.run, args=(stop,))
         thread.start()
-        if not done.wait(600):
-            raise SystemExit(f"the relay has {left} of {events} events left after 600 s")
+        finished = done.wait(WAIT_S)
         took, spent = time.perf_counter() - began, time.process_time() - cpu
         stop.set()
         thread.join()
         gc.unfreeze()
         broker.close()
+        if not finished:
+            raise SystemExit(f"the relay has {left} of {events} events left after {WAIT_S} s")
         return events / took, spent
-
-
-def main() -> None:
-    events = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS_EACH
-    postgresql, kafka = os.environ["BOTHENDS_TEST_POSTGRESQL_URL"], os.environ["BOTHENDS_TEST_KAFKA_URL"]
-    broker = open_broker(kafka)
-    topic = f"bench-{uuid.uuid4().hex[:10]}"
-    broker.create_topic(topic, 8)
-    bare: list[tuple[float, float]] = []
-    ours: list[tuple[float, float]] = []
-    try:
-        raw(kafka, topic, 20_000)
-        for _ in range(rounds):
-            bare.append(raw(kafka, topic, events))
-            ours.append(relayed(postgresql, kafka, topic, events))
-    finally:
-        broker.delete_topic(topic)
-    pairs = list(zip(ours, bare, strict=True))
-    print(json.dumps({
-        "bench": "relay", "events": events, "rounds": rounds,
-        "client_per_s": round(statistics.median(rate for rate, _ in bare)),
-        "relay_per_s": round(statistics.median(rate for rate, _ in ours)),
-        "ratio": round(statistics.median(o / b for (o, _), (b, _) in pairs), 3),
-        "client_cpu_us": round(statistics.median(cpu for _, cpu in bare) / events * 1e6, 2),
-        "relay_cpu_us": round(statistics.median(cpu for _, cpu in ours) / events * 1e6, 2),
-        "client_all": [round(rate) for rate, _ in bare], "relay_all": [round(rate) for rate, _ in ours],
-    }))
-
-
-if __name__ == "__main__":
-    main()
