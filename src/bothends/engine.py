@@ -34,6 +34,8 @@ __all__ = ["BATCH_LOCK_TIMEOUT_MS", "Book", "Contended", "Plan", "RunFailed", "U
 BATCH_LOCK_TIMEOUT_MS = 20
 """How long a statement of a batch waits for a lock. Whoever waits longer runs its messages one per transaction, where
 nobody else waits for what it holds."""
+CONTENDED_SHARE = 8
+"""A batch that met a lock goes on in parts of an eighth, and those of less than that one by one."""
 CONTENTIONS_MAX = 50
 """Deadlocks and serialization failures that one message may meet before they count as a failed run."""
 _NO_RETRY = Retry(attempts=1)
@@ -110,7 +112,8 @@ class Work:
         """The open start mark."""
         self.contended = False
         """Whether a lock was met: the next batches should be smaller."""
-        self._singly = False
+        self._most: int | None = None
+        """Messages per transaction, for what is left of this work; None: as many as there are."""
 
     def _mark(self, deliveries: Sequence[Delivery], *, alone: bool = False) -> Acts[None]:
         """Commits the start mark, once per run of these messages; a suspect's own count of crashes goes with it."""
@@ -213,7 +216,7 @@ class Work:
         self.contended = True
         head = part[0]
         if len(part) > 1:
-            self._singly = True
+            self._most = max(1, len(part) // CONTENDED_SHARE)
             return
         head.contentions += 1
         if head.contentions > CONTENTIONS_MAX:
@@ -225,7 +228,7 @@ class Work:
 
     def _unattributed(self, part: Sequence[Delivery], error: BaseException) -> None:
         if len(part) > 1:
-            self._singly = True
+            self._most = 1
         elif part[0].failure is None and part[0].verdict is Verdict.RUN:
             self._charge(part[0], error)
         else:

@@ -63,11 +63,11 @@ class Batch(Work):
                 delivery.outcome = self._without_transaction(delivery)
             if delivery.outcome is not None:
                 continue
-            alone = delivery.effects or self._singly or self.plan.suspects.get(delivery.name) is not None
+            alone = delivery.effects or self._most == 1 or self.plan.suspects.get(delivery.name) is not None
             if alone and part:
                 break
             part.append(delivery)
-            if alone or delivery is self._up_to:
+            if alone or delivery is self._up_to or len(part) == self._most:
                 break
         return part
 

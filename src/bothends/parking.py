@@ -55,7 +55,7 @@ class Drain(Work):
     def successor(self, culprit: Delivery, error: BaseException) -> Drain:
         """What is left, for another thread: this one is stuck in the run of ``culprit``, which is charged."""
         left = Drain(self.plan, self.lease)
-        left.run, left.done, left._waiting, left._singly = self.run, self.done, self._waiting, True
+        left.run, left.done, left._waiting, left._most = self.run, self.done, self._waiting, 1
         left._charge(culprit, error)
         return left
 
@@ -105,13 +105,13 @@ class Drain(Work):
             assert letter is not None
             plain = (
                 delivery.verdict is Verdict.RUN and delivery.failure is None and not delivery.effects and not letter.attempts
-                and letter.dead_letter is None and not self._singly and bool(self.done)
+                and letter.dead_letter is None and self._most != 1 and bool(self.done)
                 and self.plan.suspects.get(delivery.name) is None
             )
             if part and not plain:
                 break
             part.append(delivery)
-            if not plain:
+            if not plain or len(part) == self._most:
                 break
         return part
 
@@ -132,7 +132,7 @@ class Drain(Work):
             yield Do.ROLLBACK
             self._charge(failed.delivery, failed.error)
             if failed.delivery is not part[0]:
-                self._singly = True
+                self._most = 1
         except Contended as contended:
             yield Do.ROLLBACK
             yield from self._contention(part, contended.error)

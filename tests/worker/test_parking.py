@@ -150,7 +150,7 @@ def test_a_failure_in_the_middle_of_a_drain_stops_it_there(desk: Desk) -> None:
     broken = [True]
 
     def handler(event: Placed, ctx: Any) -> None:
-        if ctx.message.id == "0" and broken[0] or ctx.message.id == "3" and ctx.attempt == 1:
+        if (ctx.message.id == "0" and broken[0]) or (ctx.message.id == "3" and ctx.attempt == 1):
             raise ValueError
         desk.note(ctx)
 
