@@ -46,8 +46,10 @@ def status(
           [[c["consumer"], c["lag"], c["processed_per_s"], _drained(c), c["parked_keys"], c["parked"], c["held_keys"],
             c["dead"], duration(c["oldest_dead_age_s"]), c["owner"]] for c in numbers["consumers"]],
           empty="no consumer has run yet")
+    said = {f"{outbox['name']}: {outbox['error']}" for outbox in numbers["outboxes"] if "error" in outbox}
     for problem in numbers["problems"]:
-        say(problem)
+        if problem not in said:
+            say(problem)
 
 
 def _drained(numbers: dict[str, Any]) -> str:
