@@ -75,11 +75,12 @@ class RunFailed(Exception):
 
 
 class Contended(Exception):
-    """The transaction lost against another one: run it again, at no cost."""
+    """The transaction lost against another one: run it again, at no cost. ``early``: before any handler ran."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, *, early: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
+        self.early = early
 
 
 class Unattributed(Exception):
@@ -211,8 +212,10 @@ class Work:
         if failure is not None:
             delivery.charge(failure)
 
-    def _contention(self, part: Sequence[Delivery], error: BaseException) -> Acts[None]:
-        """Another try: one message per transaction, at no cost, within a bound."""
+    def _contention(self, part: Sequence[Delivery], contended: Contended) -> Acts[None]:
+        """Another try, in smaller transactions, at no cost, within a bound. What is in the way of our own statements is
+        never a message's fault, however long it stays."""
+        error = contended.error
         self.contended = True
         head = part[0]
         if len(part) > 1:
@@ -220,7 +223,8 @@ class Work:
             return
         head.contentions += 1
         if head.contentions > CONTENTIONS_MAX:
-            if head.failure is not None or head.verdict is not Verdict.RUN:
+            if contended.early or head.failure is not None or head.verdict is not Verdict.RUN:
+                head.contentions = 0
                 raise StoreUnavailable(f"no transaction gets through: {describe_error(error)}") from error
             head.contentions = 0
             self._charge(head, error)
@@ -251,7 +255,7 @@ class Work:
             raise
         except Exception as error:
             if fault_of(error) is Fault.CONTENTION:
-                raise Contended(error) from error
+                raise Contended(error, early=True) from error
             raise StoreUnavailable(f"the inbox cannot be used: {describe_error(error)}") from error
 
 

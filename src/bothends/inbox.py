@@ -98,7 +98,7 @@ class Batch(Work):
             self._up_to = failed.delivery
         except Contended as contended:
             yield Do.ROLLBACK
-            yield from self._contention(part, contended.error)
+            yield from self._contention(part, contended)
         except Unattributed as unattributed:
             yield Do.ROLLBACK
             self._unattributed(part, unattributed.error)

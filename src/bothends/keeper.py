@@ -36,6 +36,7 @@ class Keeper:
         self._slots, self._give = slots, give
         self._connection: Connection | None = None
         self._reported_at = self._renewed_at = 0.0
+        self._unfinished: Sequence[int] = ()
         self._busy = True
         self._looked = False
         """Whether partitions that wait from before this start were looked for."""
@@ -45,8 +46,10 @@ class Keeper:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout_s: float) -> None:
-        """To be called when the slots have ended: until then their leases are renewed."""
+    def stop(self, timeout_s: float, unfinished: Sequence[int] = ()) -> None:
+        """To be called when the slots have ended: until then their leases are renewed. ``unfinished`` are start marks of
+        runs that the stop has cut off: they say nothing about their messages."""
+        self._unfinished = unfinished
         self._ended.set()
         self._floor.wake.set()
         self._thread.join(timeout_s)
@@ -64,8 +67,11 @@ class Keeper:
             self._floor.wake.clear()
         try:
             self._report(force=True)
+            if self._unfinished:
+                plan = self._floor.the_plan
+                run(plan.store.inbox.void(plan.worker, self._unfinished), self._open())
         except Exception as error:
-            _log.debug("the last counts are lost: %s", describe_error(error))
+            _log.debug("the last errands could not be run: %s", describe_error(error))
         self._drop()
 
     def _drop(self) -> None:

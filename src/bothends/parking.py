@@ -135,7 +135,7 @@ class Drain(Work):
                 self._most = 1
         except Contended as contended:
             yield Do.ROLLBACK
-            yield from self._contention(part, contended.error)
+            yield from self._contention(part, contended)
         except Unattributed as unattributed:
             yield Do.ROLLBACK
             self._unattributed(part, unattributed.error)

@@ -89,6 +89,11 @@ class Slot:
     def busy(self) -> bool:
         return self._current is not None
 
+    def open_run(self) -> int | None:
+        """The start mark of the work in hand."""
+        work = self._current
+        return work.run if work is not None else None
+
     def join(self, timeout_s: float) -> bool:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()

@@ -346,7 +346,7 @@ class Worker:
         for slot in self._slots:
             slot.join(max(0.0, deadline - time.monotonic()))
         self._acknowledge_last()
-        self._keeper.stop(1.0)
+        self._keeper.stop(1.0, [mark for slot in self._slots if (mark := slot.open_run()) is not None])
         self._forwarder.close()
 
     def _keep_membership(self) -> None:

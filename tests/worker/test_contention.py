@@ -72,9 +72,9 @@ def test_a_batch_that_meets_a_lock_goes_on_one_by_one_and_counts_nothing(desk: D
     met = threading.Event()
     original = batch._contention
 
-    def contention(part: Any, error: BaseException) -> Any:
+    def contention(part: Any, contended: Any) -> Any:
         met.set()
-        return original(part, error)
+        return original(part, contended)
 
     batch._contention = contention  # type: ignore[method-assign]
     thread = threading.Thread(target=seat.drive, args=(batch.acts(),))
@@ -246,3 +246,41 @@ def test_a_worker_whose_mark_was_taken_commits_nothing(desk: Desk) -> None:
         go_on(acts, act, seat)
     seat.close()
     assert desk.effects() == []
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_a_file_that_stays_locked_is_nobodys_fault(desk: Desk) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx), retry=Retry(attempts=1))
+    seat = desk.seat()
+    seat.connect()
+    assert seat.connection is not None
+    seat.connection.execute(Sql("pragma busy_timeout = 0"))
+    batch = Batch(seat.plan, desk.read(desk.record("1")))
+    desk.connection.begin()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            seat.drive(batch.acts())
+    desk.connection.rollback()
+    seat.drive(batch.acts())
+    seat.close()
+    assert desk.attempts() == [("1", 1)]
+
+
+def test_one_message_and_two_consumers(desk: Desk) -> None:
+    other = Desk(desk.store)
+    desk.declare(lambda event, ctx: desk.note(ctx))
+    failing = [True]
+
+    def handler(event: Placed, ctx: Any) -> None:
+        if failing[0]:
+            raise ValueError
+        other.note(ctx)
+
+    other.declare(handler)
+    record = desk.record("1")
+    assert (desk.deliver(record), other.deliver(record)) == (["processed"], ["parked"])
+    assert (desk.deliver(record), other.deliver(record)) == (["duplicate"], ["duplicate"])
+    failing[0] = False
+    assert other.drain() == [("1", "processed")]
+    assert (desk.effects(), other.effects()) == (["1"], ["1"])
+    other.close()

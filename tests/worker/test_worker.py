@@ -158,6 +158,7 @@ def test_a_handler_longer_than_the_stop_is_released_uncounted_and_never_commits(
     assert run_.stop() < 3.0
     release.set()
     assert desk.effects() == []
+    assert [bool(voided) for (voided,) in desk.rows("voided", "runs")] == [True]  # a stop is no crash
     with working(desk, broker):
         until(lambda: lag(desk, broker) == 0)
     assert desk.attempts() == [("1", 1)]
