@@ -161,9 +161,9 @@ def _type(event: object, given: str | None, limits: Limits) -> tuple[EventType |
         raise TypeError("None is no event; to say that an entity is gone add Tombstone(type, key=...)")
     elif isinstance(event, type):
         raise TypeError(f"{event.__qualname__} is a class; add an instance of it")
-    elif not isinstance(event, _BARE):
+    elif cls not in _BARE:
         declared = find_event_type(cls)
-        if declared is None and not is_event_like(cls):
+        if declared is None and not isinstance(event, _BARE) and not is_event_like(cls):
             raise TypeError(
                 f"a {cls.__qualname__} is no event: add a dataclass, a Struct, a pydantic model, a dict or bytes"
             )

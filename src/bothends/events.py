@@ -82,7 +82,8 @@ class Tombstone:
 def event(
     type: str, *, version: int = 1, key: KeyRule = None, topic: str | None = None, strict: bool = False,
 ) -> Callable[[type[E]], type[E]]:
-    """Marks a dataclass, a msgspec Struct or a pydantic model as an event. Stands above ``@dataclass``.
+    """Marks a dataclass, a msgspec Struct or a pydantic model as an event. Stands above ``@dataclass``. A subclass of
+    ``bytes`` is an event whose body is those bytes as they are, whatever their format.
 
     ``key`` names the attribute (or is a function of the event) that says which entity the event is about: order is
     kept per key. ``topic`` defaults to ``<service>.events``. ``version`` rises when a field is removed, renamed or
@@ -144,6 +145,8 @@ def is_event_like(cls: type[Any]) -> bool:
 
 def _field_names(cls: Any, type_name: str) -> tuple[str, ...]:
     if isinstance(cls, type):
+        if issubclass(cls, bytes):
+            return ()
         if issubclass(cls, msgspec.Struct):
             return cls.__struct_fields__
         if is_pydantic(cls):

@@ -60,11 +60,26 @@ def decode(body: bytes | None, event: EventType) -> object:
 def codec_for(kind: Any) -> Codec:
     """The codec of a type: an event class, or anything that annotations can say (``Receipt``, ``list[int]``, ``str``).
     Made once per type. Raises ConfigError for a type that JSON cannot carry exactly."""
+    if isinstance(kind, type) and issubclass(kind, bytes) and kind is not bytes:
+        return _RawCodec(kind)
     if isinstance(kind, type) and is_pydantic(kind):
         from bothends.codecs.models import ModelCodec
 
         return ModelCodec(kind)
     return _TypeCodec(kind)
+
+
+class _RawCodec:
+    """A subclass of ``bytes``: the body as it is."""
+
+    def __init__(self, kind: type[bytes]) -> None:
+        self._kind = kind
+
+    def encode(self, value: bytes) -> bytes:
+        return bytes(value)
+
+    def decode(self, body: bytes) -> bytes:
+        return self._kind(body)
 
 
 class _TypeCodec:
