@@ -59,14 +59,17 @@ class Forwarder:
     def forward(self, delivery: Delivery, give_up: Callable[[], bool]) -> bool:
         """True once the broker has confirmed; False where ``give_up()`` said so before."""
         outgoing = self._outgoing(delivery)
+        told = False
         while not give_up():
             with self._lock:
                 error = self._publish(outgoing, give_up)
             if error is None:
                 return True
-            _log.warning("a retry topic does not take a message; it is tried again", extra={
-                "topic": outgoing.topic, "reason": error.reason, "id": delivery.name[1],
-            })
+            if not told:
+                told = True
+                _log.warning("a retry topic does not take a message, which is tried until it does: %s", error, extra={
+                    "topic": outgoing.topic, "reason": error.reason, "id": delivery.name[1],
+                })
             until = time.monotonic() + _AGAIN_S
             while time.monotonic() < until and not give_up():
                 threading.Event().wait(0.05)

@@ -65,9 +65,13 @@ class Slot:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, items: Sequence[Item]) -> None:
+    def put(self, items: Sequence[Item], *, first: bool = False) -> None:
+        """``first``: before what is queued already (records that were set aside are older)."""
         with self._condition:
-            self.queue.extend(items)
+            if first:
+                self.queue.extendleft(reversed(items))
+            else:
+                self.queue.extend(items)
             self._condition.notify_all()
 
     def give(self, lease: Lease) -> None:

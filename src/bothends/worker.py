@@ -185,7 +185,7 @@ class Worker:
         self._replace_stuck()
         due = self.floor.take_due()
         if due:
-            self._feed(due)
+            self._feed(due, first=True)
         self._balance()
         busy = bool(self._in_hand) or bool(self._paused)
         try:
@@ -207,12 +207,12 @@ class Worker:
                 self._in_hand[partition] += 1
         self._feed(items)
 
-    def _feed(self, items: Sequence[Item]) -> None:
+    def _feed(self, items: Sequence[Item], *, first: bool = False) -> None:
         by_slot: dict[int, list[Item]] = {}
         for item in items:
             by_slot.setdefault(self._slot_of(item.record), []).append(item)
         for index, some in by_slot.items():
-            self._slots[index].put(some)
+            self._slots[index].put(some, first=first)
 
     def _slot_of(self, record: Record) -> int:
         count = len(self._slots)
