@@ -30,6 +30,7 @@ from bothends.demo.world import World, address_of
 __all__ = ["Options", "run_demo"]
 
 STUCK_S = 120.0
+"""Without any progress for so long, a run is not ok."""
 _TICK_S = 0.1
 _LOOK_EVERY_S = 1.0
 _PRODUCERS = 2
@@ -46,7 +47,6 @@ class Options:
     broker: str | None = None
     export: Path | None = None
     keep: bool = False
-    stuck_s: float = STUCK_S
 
 
 def run_demo(options: Options, report: Report) -> Result:
@@ -87,6 +87,7 @@ class _Run:
         self._producers: list[subprocess.Popen[bytes]] = []
         self._counting: dict[str, Connection] = {}
         self._last = Waiting()
+        self._stuck_s = STUCK_S
 
     def __enter__(self) -> _Run:
         try:
@@ -202,9 +203,9 @@ class _Run:
             seen = (placed, effects, self._last, tormentor.done)
             if seen != before:
                 before, moved_at = seen, now
-            elif now - moved_at > self._options.stuck_s:
+            elif now - moved_at > self._stuck_s:
                 self._last = look(self._world)
-                self._result.problems.append(f"nothing has moved for {self._options.stuck_s:.0f} s: {self._last}")
+                self._result.problems.append(f"nothing has moved for {self._stuck_s:.0f} s: {self._last}")
                 return False
 
     def _counts(self) -> tuple[int, int]:
