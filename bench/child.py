@@ -22,7 +22,7 @@ from bothends.deliveries import read
 from bothends.errors import BothendsError
 from bothends.floor import Delivered
 from bothends.message import Origin
-from bothends.ports import BatchReport, Broker, Outgoing, Publisher, StartAt
+from bothends.ports import BatchReport, Broker, Outgoing, Partition, Publisher, StartAt
 from bothends.relay import Relay
 from bothends.relay.events import LanesChanged, Published
 from bothends.service import Consumer
@@ -87,7 +87,7 @@ class Stamped:
         return getattr(self._broker, name)
 
     def publisher(self, name: str) -> Publisher:
-        return _StampedPublisher(self._broker.publisher(name), self._confirmed)  # type: ignore[return-value]
+        return _StampedPublisher(self._broker.publisher(name), self._confirmed)
 
 
 class _StampedPublisher:
@@ -192,13 +192,13 @@ def one_by_one(task: dict[str, Any], state: State, stop: threading.Event) -> Non
 
     consumer = consumer_of(task["topic"], failing=None, concurrency=1)
     broker = open_broker(task["broker"])
-    partitions = set()
+    partitions: set[Partition] = set()
 
-    def assigned(new: Sequence[Any]) -> None:
+    def assigned(new: Sequence[Partition]) -> None:
         partitions.update(new)
         state.assigned = len(partitions)
 
-    def revoked(gone: Sequence[Any], lost: bool) -> None:
+    def revoked(gone: Sequence[Partition], lost: bool) -> None:
         partitions.difference_update(gone)
         state.assigned = len(partitions)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL
 
 from bothends import Service, event
 from bothends.codecs.cloudevents import pack_headers
@@ -95,6 +95,3 @@ def backlog(connection: psycopg.Connection[Any], topic: str, events: int, *, key
         {"body": BODY, "headers": pack_headers(HEADERS), "first": first, "last": first + events - 1},
     )
 
-
-def vacuum(connection: psycopg.Connection[Any], table: str) -> None:
-    connection.execute(SQL("vacuum analyze {}").format(Identifier(*table.split("."))))

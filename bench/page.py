@@ -1,0 +1,93 @@
+"""Page: docs/benchmarks.md and its plots, made from the results and from nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["load", "text", "write"]
+
+HEAD = """\
+# Benchmarks
+
+Made by `make bench` from `bench/results/*.json`; do not edit. Each bench measures ours and its reference in one run, turn by
+turn, with durable settings (fsync, synchronous_commit, acks=all, idempotent producer). `python -m bench NAME` repeats one.
+Figures are medians of the rounds, with the lowest and highest in parentheses. *Load* is the load average over one minute:
+before the run (what else was going on) and its mean during it (which includes the run itself).
+"""
+
+
+def load(names: Sequence[str], results: Path) -> list[dict[str, Any]]:
+    """The results that there are, in the order of ``names``."""
+    return [
+        json.loads(path.read_text()) for name in names if (path := results / f"{name}.json").exists()
+    ]
+
+
+def write(names: Sequence[str], results: Path, page: Path) -> None:
+    from bench import plots
+
+    found = load(names, results)
+    if not found:
+        raise SystemExit(f"there is nothing in {results}; measure first")
+    plots.goals(found, results / "goals.svg")
+    for result in found:
+        if result["series"]:
+            plots.series(result, results / f"{result['bench']}.svg")
+    page.write_text(text(found, os.path.relpath(results, page.parent)))
+
+
+def text(found: Sequence[dict[str, Any]], results: str) -> str:
+    """The page. ``results``: the folder of results, as the page's links name it."""
+    parts = [HEAD, _machine(found), "## Goals\n", _goals(found), f"![measured against limit]({results}/goals.svg)\n"]
+    parts += [_bench(result, results) for result in found]
+    return "\n".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+
+
+def _figure(figure: dict[str, Any]) -> str:
+    return f"{_number(figure['median'])} ({_number(figure['min'])} to {_number(figure['max'])})"
+
+
+def _machine(found: Sequence[dict[str, Any]]) -> str:
+    machines = {json.dumps(result["machine"], sort_keys=True): result["machine"] for result in found}
+    lines = [
+        f"Machine: {m['cpu']}, {m['cores']} cores, {m['memory_gb']} GB, Linux {m['kernel']}; Python {m['python']}, PostgreSQL "
+        f"{m['postgresql']}, psycopg {m['psycopg']}, confluent-kafka {m['confluent-kafka']}. Database, broker and everything "
+        "measured share it."
+        for m in machines.values()
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _goals(found: Sequence[dict[str, Any]]) -> str:
+    lines = ["| | Goal | Limit | Measured | | Load |", "|---|---|---|---|---|---|"]
+    for result in found:
+        load = result["load"]
+        for goal in result["goals"]:
+            measured = _figure({"median": goal["measured"], **goal})
+            lines.append(
+                f"| {goal['tag']} | {goal['what']} | {goal['sense']} {_number(goal['limit'])} | {measured} {goal['unit']} "
+                f"| {'met' if goal['met'] else '**missed**'} | {load['before']} before, {load['mean']} during |")
+    return "\n".join(lines) + "\n"
+
+
+def _bench(result: dict[str, Any], results: str) -> str:
+    load = result["load"]
+    setting = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in result["setting"].items())
+    lines = [
+        f"## {result['title']}\n", f"{result['how']}\n", f"Setting: {setting}. Measured {result['measured_at']}, in "
+        f"{load['seconds']:.0f} s; load {load['before']} before, {load['mean']} during (at most {load['max']}).\n",
+        "| Figure | Median (lowest to highest) | Unit |", "|---|---|---|",
+        *(f"| {name} | {_figure(figure)} | {figure['unit']} |" for name, figure in result["figures"].items()),
+        "", f"What it does not say: {result['silent_on']}\n",
+    ]
+    if result["series"]:
+        lines.append(f"![{result['title']}]({results}/{result['bench']}.svg)\n")
+    return "\n".join(lines)
