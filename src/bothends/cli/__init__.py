@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from bothends.cli import dead, health, init, keys, processes, purge, schema, status, topics
+from bothends.cli import consumers, dead, health, init, keys, processes, purge, schema, status, topics
 from bothends.cli.output import complain
 from bothends.errors import Blame, BothendsError
 from bothends.stores.faults import sqlstate_of
@@ -32,6 +32,7 @@ for module in (processes, status, health, init, purge):
     module.register(app)
 app.add_typer(dead.app, name="dead", help="Dead letters: what was given up on.")
 app.add_typer(keys.app, name="keys", help="Keys that wait: retrying, or held behind a dead letter.")
+app.add_typer(consumers.app, name="consumers", help="The consumers: which have run, pause, resume.")
 app.add_typer(topics.app, name="topics", help="The topics that the application uses.")
 app.add_typer(schema.app, name="schema", help="Our tables in the services' databases.")
 if importlib.util.find_spec("bothends.cli.demo") is not None:
