@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bothends.demo import app
 from bothends.demo.events import OrderCancelled, OrderCreated, OrderLine, PaymentConfirmed
 from bothends.demo.world import World
-from bothends.testing.recording import context
+from bothends.testing import context
 from tests.demo.conftest import table
 
 

@@ -91,9 +91,9 @@ class Forgetting:
 
 
 def main() -> None:
-    from bothends.apps import load
     from bothends.brokers import open_broker
     from bothends.config import need_broker
+    from bothends.operating.apps import load
     from bothends.relay import Relay, RelaySettings
     from bothends.stores import open_store
 

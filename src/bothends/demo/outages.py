@@ -47,7 +47,8 @@ class CutOutage:
 class LockOutage:
     """Of SQLite files: a process of its own holds the locks. It ``happened`` when each was held for its whole time."""
 
-    def __init__(self, files: Sequence[Path], seconds: float = HOLD_S) -> None:
+    def __init__(self, files: Sequence[Path], seconds: float | None = None) -> None:
+        seconds = HOLD_S if seconds is None else seconds
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bothends.demo.lockholder", str(seconds), *map(str, files)],
             stdout=subprocess.DEVNULL,

@@ -1,0 +1,93 @@
+"""Where a run lives: its names, its environment, and that nothing of it stays."""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from bothends.demo import names
+from bothends.demo.proxies import Address
+from bothends.demo.world import World
+
+
+def test_names_of_runs_differ_and_fit_a_group_prefix() -> None:
+    runs = {names.new_run() for _ in range(50)}
+    assert len(runs) == 50
+    assert all(len(f"{run}-") <= 20 and re.fullmatch(r"demo-[0-9a-f]{8}", run) for run in runs)
+    assert names.schema_of("demo-1a", "orders") == "demo_1a_orders"
+    assert names.topic_of("demo-1a", "orders") == "demo-1a.orders"
+
+
+def test_every_service_has_a_database_of_its_own(tmp_path: Path) -> None:
+    world = World("demo-1a", tmp_path)
+    assert len({world.database_of(service) for service in names.SERVICES}) == 4
+    assert world.embedded_broker
+    assert world.broker_url == f"embedded:///{tmp_path}/log.db"
+    assert world.lock_files("broker") == [tmp_path / "log.db"]
+    assert len(world.lock_files("database")) == 4
+
+
+def test_servers_have_no_lock_files(tmp_path: Path) -> None:
+    world = World("demo-1a", tmp_path, "postgresql://a@db/x", "kafka://k:9092")
+    assert (world.lock_files("broker"), world.lock_files("database")) == ([], [])
+    assert not world.embedded_broker
+
+
+def test_processes_get_the_proxies_addresses_and_the_demo_the_servers(tmp_path: Path) -> None:
+    world = World("demo-1a", tmp_path, "postgresql://a@db:5433/x", "kafka://k:9092")
+    proxies = {"database": Address("127.0.0.1", 4001), "broker": Address("127.0.0.1", 4002)}
+    environ = world.environ(proxies)
+    for service in names.SERVICES:
+        assert environ[f"BOTHENDS_{service.upper()}_DATABASE_URL"] == "postgresql://a@127.0.0.1:4001/x"
+    assert environ["BOTHENDS_BROKER_URL"] == "kafka://127.0.0.1:4002"
+    assert environ["BOTHENDS_GROUP_PREFIX"] == "demo-1a-"
+    assert world.database_of("orders") == "postgresql://a@db:5433/x"
+    assert world.broker_url == "kafka://k:9092"
+
+
+def test_a_long_folder_leaves_the_sockets_where_they_are(tmp_path: Path) -> None:
+    world = World("demo-1a", tmp_path / ("x" * 60))
+    assert "BOTHENDS_RUNTIME_DIR" not in world.environ({})
+
+
+def test_preparing_twice_changes_nothing(fresh_world: World) -> None:
+    fresh_world.prepare()
+    assert fresh_world.sums() == {}
+    assert fresh_world.broker.topic(fresh_world.topics["orders"]).partitions == 8
+
+
+@pytest.fixture
+def on_servers(tmp_path: Path, pg_database: str, kafka_url: str) -> World:
+    return World(names.new_run(), tmp_path, pg_database, kafka_url)
+
+
+def test_nothing_stays_on_servers_and_others_are_left_alone(on_servers: World, pg_database: str) -> None:
+    other = World(names.new_run(), on_servers.folder, pg_database, on_servers.broker_url)
+    on_servers.prepare()
+    other.prepare()
+    on_servers.remove()
+    with psycopg.connect(pg_database) as db:
+        left = {row[0] for row in db.execute("select nspname from pg_namespace where nspname like 'demo%'").fetchall()}
+    assert left == {other.schema_of(service) for service in names.SERVICES}
+    assert on_servers.broker.topic(on_servers.topics["orders"]).state == "missing"
+    assert other.broker.topic(other.topics["orders"]).state == "ok"
+    other.remove()
+    other.close()
+    on_servers.close()
+
+
+def test_removing_what_was_never_made_is_fine(on_servers: World) -> None:
+    on_servers.remove()
+    on_servers.close()
+
+
+def test_one_database_url_serves_all_services_in_schemas(on_servers: World) -> None:
+    on_servers.prepare_databases()
+    for service in names.SERVICES:
+        with on_servers.connected(service) as db:
+            assert on_servers.shops[service].tables
+            assert urlsplit(on_servers.database_of(service)).path == urlsplit(on_servers.database or "").path
+            for table in on_servers.shops[service].tables:
+                db.execute(f'select * from "{on_servers.schema_of(service)}".{table}')  # type: ignore[arg-type]
