@@ -18,15 +18,15 @@ from bench.shop import Sold, service
 from bothends import Retry
 from bothends.brokers import open_broker
 from bothends.core.consuming import describe_error
-from bothends.deliveries import read
 from bothends.errors import BothendsError
-from bothends.floor import Delivered
 from bothends.message import Origin
 from bothends.ports import BatchReport, Broker, Outgoing, Partition, Publisher, StartAt
 from bothends.relay import Relay
 from bothends.relay.events import LanesChanged, Published
 from bothends.service import Consumer
 from bothends.stores import open_store
+from bothends.worker.deliveries import read
+from bothends.worker.floor import Delivered
 
 __all__ = ["consumer_of", "main"]
 

@@ -16,12 +16,12 @@ from bench.figures import figure, report
 from bench.shop import Sold
 from bothends import Service
 from bothends.brokers import open_broker
-from bothends.floor import Delivered
 from bothends.relay import Relay
 from bothends.relay.events import Published
 from bothends.stores import open_store
 from bothends.stores.schema import apply
 from bothends.worker import Worker
+from bothends.worker.floor import Delivered
 
 ROUNDS = 3
 EVENTS, EVENTS_QUICK = 20_000, 600

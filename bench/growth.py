@@ -19,12 +19,12 @@ from bench.child import consumer_of
 from bench.children import Child, child, until
 from bench.figures import figure, goal, ratios, report
 from bench.shop import backlog, records, sales, service, stock
-from bothends.deliveries import read
-from bothends.engine import Plan
-from bothends.inbox import Batch
-from bothends.seats import Seat
 from bothends.stores import open_store
 from bothends.stores.steps import run
+from bothends.worker.deliveries import read
+from bothends.worker.engine import Plan
+from bothends.worker.inbox import Batch
+from bothends.worker.seats import Seat
 
 ROUNDS = 7
 SIZES, SIZES_QUICK = (0, 100_000, 1_000_000), (0, 10_000)

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from bothends.floor import Delivered, HandlerStuck
 from bothends.relay import events
 from bothends.telemetry.tally import Tally
+from bothends.worker.floor import Delivered, HandlerStuck
 
 
 def said(caplog: pytest.LogCaptureFixture, *names: str) -> list[tuple[object, ...]]:

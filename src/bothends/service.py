@@ -238,6 +238,6 @@ class Service:
 
     def running(self, *, relay: bool = True, workers: bool = True) -> AbstractAsyncContextManager[None]:
         """Relay and workers inside this process: ready on entry, drained on exit, no signals touched."""
-        from bothends.embedding import running
+        from bothends.operating.embedding import running
 
         return running(self, relay=relay, workers=workers)

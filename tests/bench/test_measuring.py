@@ -83,7 +83,7 @@ def test_sales_repeat_with_their_seed_and_never_share_orders() -> None:
 def test_records_are_read_as_the_event_that_is_handled() -> None:
     from bench.child import consumer_of
     from bench.shop import Sold
-    from bothends.deliveries import read
+    from bothends.worker.deliveries import read
 
     consumer = consumer_of("t", failing=None, concurrency=1)
     assert [read(consumer, record).event for record in records([(7, 3)], "t")] == [Sold(7, 3)]

@@ -6,10 +6,10 @@ import pytest
 
 from bothends import errors
 from bothends.codecs.cloudevents import ATTRIBUTES, pack_attributes, to_headers
-from bothends.deliveries import ATTEMPTS_HEADER
 from bothends.drafts import LIMITS
-from bothends.forwarding import ERROR_HEADER, NOT_BEFORE_HEADER, ORIGIN_HEADER
 from bothends.settings import reference as settings_reference
+from bothends.worker.deliveries import ATTEMPTS_HEADER
+from bothends.worker.forwarding import ERROR_HEADER, NOT_BEFORE_HEADER, ORIGIN_HEADER
 from tests.docs.command_line import reference as command_line_reference
 from tests.docs.pages import ROOT
 

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from bothends import Service, event
-from bothends.acts import Act, Acts
-from bothends.deliveries import Delivery, read
-from bothends.engine import Plan
-from bothends.inbox import Batch
 from bothends.message import Origin, Record
-from bothends.parking import Drain
-from bothends.seats import Seat
 from bothends.service import Consumer
 from bothends.stores import Store, open_store
 from bothends.stores.connection import Connection
 from bothends.stores.schema import apply
 from bothends.stores.steps import Sql, Steps, run
 from bothends.testing.clock import clock_forward
+from bothends.worker.acts import Act, Acts
+from bothends.worker.deliveries import Delivery, read
+from bothends.worker.engine import Plan
+from bothends.worker.inbox import Batch
+from bothends.worker.parking import Drain
+from bothends.worker.seats import Seat
 from tests.conftest import fresh_database
 
 TOPIC = "orders.events"

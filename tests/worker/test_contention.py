@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from bothends import Retry
-from bothends.acts import Released
 from bothends.errors import StoreUnavailable
-from bothends.inbox import Batch
-from bothends.seats import Seat
 from bothends.stores.connection import Connection
 from bothends.stores.steps import Result, Sql
+from bothends.worker.acts import Released
+from bothends.worker.inbox import Batch
+from bothends.worker.seats import Seat
 from tests.worker.conftest import Booked, Desk, Placed, go_on
 
 only_postgresql = pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bothends import Retry
-from bothends.acts import Acts
-from bothends.inbox import Batch
-from bothends.parking import Drain
-from bothends.seats import Seat
+from bothends.worker.acts import Acts
+from bothends.worker.inbox import Batch
+from bothends.worker.parking import Drain
+from bothends.worker.seats import Seat
 from tests.worker.conftest import Booked, Desk, Placed
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bothends import ForeignJson, Service
-from bothends.deliveries import Verdict, read, read_letter
 from bothends.letters import KeyOf, pack_headers, unpack_headers
 from bothends.message import Origin, Record
 from bothends.service import Consumer
+from bothends.worker.deliveries import Verdict, read, read_letter
 from tests.worker.conftest import TOPIC, Placed
 
 

@@ -12,11 +12,11 @@ from bothends import Retry
 from bothends.brokers.memory import MemoryBroker
 from bothends.core.consuming import judge
 from bothends.core.states import Outcome
-from bothends.deliveries import ATTEMPTS_HEADER, read
-from bothends.floor import Delivered
-from bothends.forwarding import Forwarder, due_s, retry_topic
 from bothends.message import Origin, Record
 from bothends.ports import Broker
+from bothends.worker.deliveries import ATTEMPTS_HEADER, read
+from bothends.worker.floor import Delivered
+from bothends.worker.forwarding import Forwarder, due_s, retry_topic
 from tests.worker.conftest import TOPIC, Desk, Placed
 from tests.worker.working import lag, publish, until, working
 

@@ -14,9 +14,9 @@ import pytest
 from bothends import Retry
 from bothends.brokers.memory import MemoryBroker
 from bothends.errors import Blame, PublishError, StoreUnavailable
-from bothends.inbox import Batch
 from bothends.ports import Broker
 from bothends.stores.steps import Sql, run
+from bothends.worker.inbox import Batch
 from tests.worker.conftest import TOPIC, Desk, Placed, go_on
 from tests.worker.working import lag, publish, until, working
 

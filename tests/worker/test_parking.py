@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from bothends import Retry
-from bothends.acts import Released
-from bothends.inbox import Batch
 from bothends.letters import KeyOf
-from bothends.parking import Drain
 from bothends.stores.inboxes import Lease
 from bothends.stores.steps import Sql
+from bothends.worker.acts import Released
+from bothends.worker.inbox import Batch
+from bothends.worker.parking import Drain
 from tests.worker.conftest import TOPIC, Desk, Placed
 
 KEY = KeyOf(TOPIC, True, b"k")

@@ -6,12 +6,12 @@ import socket
 from typing import Any
 
 from bothends import Retry, processes
-from bothends.acts import Do
-from bothends.inbox import Batch
-from bothends.isolation import Isolation
-from bothends.seats import Seat
 from bothends.stores.inboxes import OpenRun
-from bothends.suspects import Suspects
+from bothends.worker.acts import Do
+from bothends.worker.inbox import Batch
+from bothends.worker.isolation import Isolation
+from bothends.worker.seats import Seat
+from bothends.worker.suspects import Suspects
 from tests.worker.conftest import Desk, Placed
 
 

@@ -14,9 +14,10 @@ import pytest
 from bothends import ConfigError, Retry, Transient
 from bothends.brokers.memory import MemoryBroker
 from bothends.errors import PositionLost
-from bothends.forwarding import retry_topic
 from bothends.ports import Broker
-from bothends.worker import ABANDONED_MAX, EXIT_STUCK, Worker
+from bothends.worker import Worker
+from bothends.worker.member import ABANDONED_MAX, EXIT_STUCK
+from bothends.worker.forwarding import retry_topic
 from tests.worker.conftest import TOPIC, Desk, Placed
 from tests.worker.working import Run, lag, publish, set_back, until, working
 

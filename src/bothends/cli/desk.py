@@ -10,10 +10,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from bothends.admin.acts import Act, in_transaction, os_user
-from bothends.apps import App, load
 from bothends.brokers import open_broker
 from bothends.config import app_name, need_broker, need_database
 from bothends.errors import BothendsError, ConfigError, PublishError
+from bothends.operating.apps import App, load
 from bothends.ports import Broker
 from bothends.service import Service
 from bothends.stores import Store, open_store

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from bothends.apps import App, load
 from bothends.cli.desk import AppArgument, AppOption, ServiceOption
 from bothends.config import app_name, resolve
 from bothends.errors import ConfigError
+from bothends.operating.apps import App, load
+from bothends.operating.supervisor import Supervisor, Task
 from bothends.service import Service
-from bothends.supervisor import Supervisor, Task
 from bothends.telemetry import logs
 
 __all__ = ["register"]

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bothends.apps import App, load
 from bothends.cli.desk import AppArgument, AppOption, Json, ServiceOption
 from bothends.cli.output import WrongUse, as_json, say, table
 from bothends.config import app_name, need_database
+from bothends.operating.apps import App, load
 from bothends.stores import Store, open_store
 from bothends.stores import schema as tables
 from bothends.urls import mask

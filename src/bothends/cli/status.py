@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from bothends.admin import trace as acts
-from bothends.apps import load
 from bothends.cli.desk import AppArgument, AppOption, Json, ServiceOption, desk
 from bothends.cli.numbers import read
 from bothends.cli.output import as_json, duration, say, table
 from bothends.config import app_name, shown, unknown_variables
+from bothends.operating.apps import load
 
 __all__ = ["register"]
 

@@ -39,7 +39,7 @@ class OutcomeUnknown(Permanent):
         super().__init__(message, reason="outcome_unknown")
 
 
-class HandlerTimeout(Exception):  # noqa: N818 - named after the reason
+class HandlerTimeout(Exception):
     """A run took longer than ``timeout_s``, or its transaction was silent for longer than the lease."""
 
 
@@ -47,7 +47,7 @@ class SwallowedError(Exception):
     """The handler went on after a database error had failed its transaction."""
 
 
-class WorkerLost(Exception):  # noqa: N818 - named after the reason
+class WorkerLost(Exception):
     """The process died while this message ran alone in it."""
 
 
@@ -71,7 +71,8 @@ class Failure:
 
 
 def judge(
-    retry: Retry, error: BaseException, *, attempts: int, crashes: int = 0, history: str = "[]", at: str = "", jitter: float = 0.0,
+    retry: Retry, error: BaseException, *, attempts: int, crashes: int = 0, history: str = "[]", at: str = "",
+    jitter: float = 0.0,
 ) -> Failure:
     """The consequence of ``error`` in the run after ``attempts`` charged ones, at time ``at`` (RFC 3339)."""
     failures = attempts + 1

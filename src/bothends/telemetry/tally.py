@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from bothends.floor import Delivered, HandlerStuck
 from bothends.relay import events as relayed
 from bothends.telemetry import logs
+from bothends.worker.floor import Delivered, HandlerStuck
 
 __all__ = ["Tally"]
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bothends.deliveries import read
 from bothends.letters import unpack_headers
 from bothends.message import Origin, Record
 from bothends.service import Consumer
 from bothends.stores import Store
 from bothends.stores.steps import Sql, Steps
 from bothends.testing.clock import table
+from bothends.worker.deliveries import read
 
 __all__ = ["Dead", "dead_of"]
 

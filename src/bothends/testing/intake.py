@@ -8,19 +8,19 @@ from datetime import datetime
 from typing import Any
 
 from bothends.core.states import Outcome
-from bothends.deliveries import Delivery, read
-from bothends.engine import Plan
-from bothends.forwarding import Forwarder, due_s, retry_topic
-from bothends.inbox import Batch
 from bothends.message import Record
-from bothends.parking import Drain
 from bothends.ports import Broker, Partition, StartAt, Subscription
-from bothends.seats import AsyncSeat, Seat, check_middleware
 from bothends.service import Consumer
-from bothends.sessions import check_factory
 from bothends.stores.inboxes import Lease
 from bothends.testing.clock import VirtualClock
 from bothends.testing.databases import Database
+from bothends.worker.deliveries import Delivery, read
+from bothends.worker.engine import Plan
+from bothends.worker.forwarding import Forwarder, due_s, retry_topic
+from bothends.worker.inbox import Batch
+from bothends.worker.parking import Drain
+from bothends.worker.seats import AsyncSeat, Seat, check_middleware
+from bothends.worker.sessions import check_factory
 
 __all__ = ["TAKE_MAX", "Intake"]
 

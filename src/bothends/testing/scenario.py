@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from bothends.codecs.cloudevents import from_record
 from bothends.core.states import Outcome
-from bothends.deliveries import Delivery
 from bothends.errors import ConfigError, Transient
-from bothends.forwarding import retry_topic
 from bothends.message import Record
 from bothends.service import Handler, Service
 from bothends.testing.clock import retry_now
@@ -25,6 +23,8 @@ from bothends.testing.graveyard import Dead
 from bothends.testing.intake import Intake
 from bothends.testing.publishing import added_ids, records_of
 from bothends.testing.stage import Stage
+from bothends.worker.deliveries import Delivery
+from bothends.worker.forwarding import retry_topic
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple, TypeAlias
 
-from bothends.acts import Acts
 from bothends.message import Record
 from bothends.testing.intake import Intake
 from bothends.testing.publishing import records_of
 from bothends.testing.snapshots import Snapshot, difference
 from bothends.testing.stage import Stage
+from bothends.worker.acts import Acts
 
 __all__ = ["ROUNDS_MAX", "settling"]
 

@@ -9,17 +9,17 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from bothends.acts import Acts
 from bothends.brokers import open_broker
 from bothends.errors import ConfigError
 from bothends.ports import Broker
-from bothends.seats import AsyncSeat
 from bothends.service import Service
 from bothends.testing.clock import VirtualClock
 from bothends.testing.databases import Database, memory_name
 from bothends.testing.graveyard import Dead, dead_of
 from bothends.testing.intake import Intake
 from bothends.testing.publishing import Publishing
+from bothends.worker.acts import Acts
+from bothends.worker.seats import AsyncSeat
 
 __all__ = ["Stage"]
 

@@ -17,8 +17,8 @@ from bothends.ids import derived_id
 from bothends.stores.steps import Sql
 
 if TYPE_CHECKING:
-    from bothends.deliveries import Delivery
-    from bothends.engine import Plan
+    from bothends.worker.deliveries import Delivery
+    from bothends.worker.engine import Plan
 
 __all__ = ["AsyncEffectsScope", "EffectsScope", "RunScope", "Tools"]
 

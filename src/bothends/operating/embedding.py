@@ -12,7 +12,7 @@ from bothends.errors import ConfigError
 from bothends.telemetry import logs
 
 if TYPE_CHECKING:
-    from bothends.crew import Crew
+    from bothends.operating.crew import Crew
     from bothends.service import Service
 
 __all__ = ["problems", "running"]
@@ -34,8 +34,8 @@ async def running(service: Service, *, relay: bool = True, workers: bool = True)
         raise ConfigError("running(relay=False, workers=False) has nothing to run")
     if service in _crews:
         raise ConfigError(f"service {service.name} is running in this process already; enter running() once")
-    from bothends.apps import of
-    from bothends.roles import Roles
+    from bothends.operating.apps import of
+    from bothends.operating.roles import Roles
 
     app = of(service)
     loop = asyncio.get_running_loop()

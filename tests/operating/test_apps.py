@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bothends.apps import load
 from bothends.errors import ConfigError
+from bothends.operating.apps import load
 
 TWO = """
 from bothends import Retry, Service

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from bothends.core.consuming import describe_error
-from bothends.floor import Floor
 from bothends.ports import Partition
-from bothends.slots import Slot
 from bothends.stores.connection import Connection
 from bothends.stores.inboxes import Lease
 from bothends.stores.steps import run
 from bothends.telemetry import logs
+from bothends.worker.floor import Floor
+from bothends.worker.slots import Slot
 
 __all__ = ["Keeper"]
 

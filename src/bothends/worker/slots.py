@@ -12,19 +12,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bothends.acts import Acts, Released
 from bothends.core.consuming import HandlerTimeout, describe_error
 from bothends.core.states import Outcome
-from bothends.deliveries import Delivery, read
 from bothends.errors import StoreUnavailable
-from bothends.floor import Delivered, Floor, HandlerStuck, Item, StoreLost
-from bothends.forwarding import Forwarder, due_s
-from bothends.inbox import Batch
-from bothends.parking import Drain
 from bothends.ports import Partition
-from bothends.seats import AsyncSeat, Seat
 from bothends.stores.inboxes import Lease
 from bothends.telemetry import logs
+from bothends.worker.acts import Acts, Released
+from bothends.worker.deliveries import Delivery, read
+from bothends.worker.floor import Delivered, Floor, HandlerStuck, Item, StoreLost
+from bothends.worker.forwarding import Forwarder, due_s
+from bothends.worker.inbox import Batch
+from bothends.worker.parking import Drain
+from bothends.worker.seats import AsyncSeat, Seat
 
 __all__ = ["Slot"]
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bothends.isolation import PROCESS, Isolation
 from bothends.message import Origin, Record
 from bothends.ports import Partition
 from bothends.stores.inboxes import Lease
+from bothends.worker.isolation import PROCESS, Isolation
 
 if TYPE_CHECKING:
-    from bothends.engine import Plan
+    from bothends.worker.engine import Plan
 
 __all__ = ["Delivered", "Floor", "HandlerStuck", "Item", "StoreLost"]
 

@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bothends.acts import Act, Do, Released, TransactionIs
 from bothends.errors import ConfigError, StoreUnavailable
-from bothends.guards import guard_of
-from bothends.isolation import Isolation
-from bothends.scopes import RunScope
 from bothends.stores.connection import AsyncConnection, Connection
+from bothends.worker.acts import Act, Do, Released, TransactionIs
+from bothends.worker.guards import guard_of
+from bothends.worker.isolation import Isolation
+from bothends.worker.scopes import RunScope
 
 if TYPE_CHECKING:
-    from bothends.deliveries import Delivery
-    from bothends.engine import Plan
+    from bothends.worker.deliveries import Delivery
+    from bothends.worker.engine import Plan
 
 __all__ = ["Seating", "check_middleware", "transaction_of", "without_connection"]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bothends.acts import Acts, Do, Released, Superseded
 from bothends.core.consuming import Failure, describe_error, fingerprint_of_reason
 from bothends.core.states import KeyState, Outcome
-from bothends.deliveries import Delivery, Verdict, problem_failure, read_letter
-from bothends.engine import Book, Contended, Plan, RunFailed, Unattributed, Work, whole_failed
 from bothends.errors import StoreUnavailable
 from bothends.letters import Letter
 from bothends.stores.inboxes import Lease
+from bothends.worker.acts import Acts, Do, Released, Superseded
+from bothends.worker.deliveries import Delivery, Verdict, problem_failure, read_letter
+from bothends.worker.engine import Book, Contended, Plan, RunFailed, Unattributed, Work, whole_failed
 
 __all__ = ["DRAIN_MAX", "Drain"]
 

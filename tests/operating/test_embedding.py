@@ -14,8 +14,8 @@ import pytest
 
 from bothends import AsyncContext, Context, Service, event
 from bothends.brokers import open_broker
-from bothends.embedding import problems
 from bothends.errors import ConfigError
+from bothends.operating.embedding import problems
 from bothends.stores import open_store
 from bothends.stores.schema import apply
 

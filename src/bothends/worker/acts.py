@@ -15,8 +15,8 @@ from bothends.errors import BothendsError
 from bothends.stores.steps import Sql
 
 if TYPE_CHECKING:
-    from bothends.deliveries import Delivery
     from bothends.drafts import Draft
+    from bothends.worker.deliveries import Delivery
 
 __all__ = [
     "Act", "Acts", "AsyncSeat", "Call", "Called", "Do", "Pause", "Released", "Seat", "Superseded", "TransactionIs", "drive",

@@ -1,7 +1,7 @@
 """Child: the process in which relays and workers run, started by ``supervisor.py`` as a fresh interpreter.
 
-``python -m bothends.child FD``: the task comes over the socket FD. Exit 0: drained; 2: the configuration is wrong, and a
-restart would not help; 1: something broke, and a restart may.
+``python -m bothends.operating.child FD``: the task comes over the socket FD. Exit 0: drained;
+2: the configuration is wrong, and a restart would not help; 1: something broke, and a restart may.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from bothends.beats import Link
-from bothends.supervisor import BEAT_S
+from bothends.operating.beats import Link
+from bothends.operating.supervisor import BEAT_S
 from bothends.telemetry import logs
 
 __all__ = ["main"]
@@ -61,9 +61,9 @@ async def _run(task: Mapping[str, Any], link: Link, state: _State) -> int:
     changed = asyncio.Event()
     # Before the first import of the application: a stop in the middle of a start is a stop.
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
-    from bothends.apps import load
     from bothends.errors import ConfigError
-    from bothends.roles import Roles
+    from bothends.operating.apps import load
+    from bothends.operating.roles import Roles
 
     app = load(task["app"], task["flags"])
 

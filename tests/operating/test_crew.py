@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from bothends.crew import Crew, Member
 from bothends.errors import ConfigError, PositionLost
+from bothends.operating.crew import Crew, Member
 
 
 def works(name: str = "w", *, helps: bool = False) -> Member:

@@ -19,23 +19,23 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from bothends.engine import Plan
 from bothends.errors import ConfigError, PositionLost, PublishError, StoreUnavailable
-from bothends.floor import Floor, Item
-from bothends.forwarding import Forwarder, retry_topic
-from bothends.isolation import PROCESS, Isolation
-from bothends.keeper import Keeper
 from bothends.message import Origin, Record
 from bothends.ports import Broker, Partition, StartAt, Subscription
 from bothends.processes import this_process
-from bothends.seats import check_middleware
 from bothends.service import Consumer
-from bothends.sessions import check_factory
-from bothends.slots import Slot
 from bothends.stores import Store
 from bothends.stores.inboxes import Lease, Registered
 from bothends.stores.steps import run
 from bothends.telemetry import logs
+from bothends.worker.engine import Plan
+from bothends.worker.floor import Floor, Item
+from bothends.worker.forwarding import Forwarder, retry_topic
+from bothends.worker.isolation import PROCESS, Isolation
+from bothends.worker.keeper import Keeper
+from bothends.worker.seats import check_middleware
+from bothends.worker.sessions import check_factory
+from bothends.worker.slots import Slot
 
 __all__ = ["ABANDONED_MAX", "EXIT_STUCK", "Worker"]
 
@@ -376,7 +376,7 @@ class Worker:
 
 
 def _foreign_key(consumer: Consumer, record: Record) -> bytes | None:
-    from bothends.deliveries import read
+    from bothends.worker.deliveries import read
 
     message = read(consumer, record).message
     return message.key if message is not None else record.key

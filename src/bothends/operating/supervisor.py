@@ -44,7 +44,7 @@ class Task:
 
     name: str
     task: Mapping[str, object]
-    module: str = "bothends.child"
+    module: str = "bothends.operating.child"
 
 
 @dataclass(eq=False, slots=True)

@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from bothends.deliveries import ATTEMPTS_HEADER, Delivery
 from bothends.errors import Blame, PublishError
 from bothends.message import Record
 from bothends.ports import Broker, Outgoing, Publisher
 from bothends.telemetry import logs
+from bothends.worker.deliveries import ATTEMPTS_HEADER, Delivery
 
 __all__ = ["RETRY_SUFFIX", "Forwarder", "due_s", "retry_topic"]
 

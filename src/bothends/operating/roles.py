@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from bothends.admin.topics import declared
-from bothends.apps import App, OutboxOf
 from bothends.brokers import open_broker
 from bothends.config import need_broker, need_database
-from bothends.crew import Crew, Member
 from bothends.errors import ConfigError
+from bothends.operating.apps import App, OutboxOf
+from bothends.operating.crew import Crew, Member
+from bothends.operating.purger import Purger
 from bothends.ports import Broker
-from bothends.purger import Purger
 from bothends.relay import Relay, RelaySettings
 from bothends.relay.events import PlaceAway
 from bothends.runtime import Membership, directory

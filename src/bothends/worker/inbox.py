@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bothends.acts import Acts, Do, Released, Superseded
 from bothends.core.consuming import Failure, describe_error, fingerprint_of_reason
 from bothends.core.states import KeyState, Outcome
-from bothends.deliveries import Delivery, Verdict, problem_failure
-from bothends.engine import Book, Contended, Plan, RunFailed, Unattributed, Work
 from bothends.errors import StoreUnavailable
 from bothends.letters import Block, KeyOf
 from bothends.stores.inboxes import Entry
+from bothends.worker.acts import Acts, Do, Released, Superseded
+from bothends.worker.deliveries import Delivery, Verdict, problem_failure
+from bothends.worker.engine import Book, Contended, Plan, RunFailed, Unattributed, Work
 
 __all__ = ["Batch"]
 

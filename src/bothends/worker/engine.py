@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bothends.acts import Acts, Call, Called, Do, Pause, Released, Superseded, TransactionIs
 from bothends.core.consuming import HandlerTimeout, SwallowedError, describe_error, judge, judge_crash
 from bothends.core.retry import Retry
 from bothends.core.states import Outcome
-from bothends.deliveries import Delivery, Verdict
 from bothends.errors import HandlerEndedTransaction, StoreUnavailable
 from bothends.letters import Block, Letter
 from bothends.stores import Store
 from bothends.stores.connection import CommitRefused
 from bothends.stores.faults import Fault, fault_of, sqlstate_of
-from bothends.suspects import Suspects
+from bothends.worker.acts import Acts, Call, Called, Do, Pause, Released, Superseded, TransactionIs
+from bothends.worker.deliveries import Delivery, Verdict
+from bothends.worker.suspects import Suspects
 
 if TYPE_CHECKING:
     from bothends.drafts import Draft

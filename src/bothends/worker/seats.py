@@ -11,18 +11,18 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from bothends.acts import Act, Acts, Call, Called, Do, Pause, Released, TransactionIs, drive, drive_async
 from bothends.contexts import AsyncContext, Context
 from bothends.core.consuming import HandlerTimeout
-from bothends.guards import Guard, GuardedSqlite, guard_of, guarded_class
-from bothends.scopes import AsyncEffectsScope, EffectsScope, RunScope, Tools
-from bothends.seating import Seating, check_middleware, transaction_of, without_connection
-from bothends.sessions import AsyncSessions, Sessions
 from bothends.stores.connection import AsyncConnection, Connection
 from bothends.stores.steps import Sql
+from bothends.worker.acts import Act, Acts, Call, Called, Do, Pause, Released, TransactionIs, drive, drive_async
+from bothends.worker.guards import Guard, GuardedSqlite, guard_of, guarded_class
+from bothends.worker.scopes import AsyncEffectsScope, EffectsScope, RunScope, Tools
+from bothends.worker.seating import Seating, check_middleware, transaction_of, without_connection
+from bothends.worker.sessions import AsyncSessions, Sessions
 
 if TYPE_CHECKING:
-    from bothends.engine import Plan
+    from bothends.worker.engine import Plan
 
 __all__ = ["AsyncSeat", "Seat", "check_middleware"]
 

@@ -1,6 +1,6 @@
 """What the supervisor's tests run as children: small, quick to start, with the failings that a task names.
 
-``python -m tests.supervised FD``; the task's ``log`` file gets a line per start: the process id.
+``python -m tests.operating.supervised FD``; the task's ``log`` file gets a line per start: the process id.
 """
 
 import os
@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from bothends.beats import Link
+from bothends.operating.beats import Link
 
 
 def main() -> int:

@@ -13,11 +13,11 @@ import pytest
 
 PARENT = """
 import json, sys
-from bothends.supervisor import Supervisor, Task
+from bothends.operating.supervisor import Supervisor, Task
 from bothends.telemetry import logs
 given = json.loads(sys.argv[1])
 logs.setup("json", "info")
-tasks = [Task(f"c{n}", task, module="tests.supervised") for n, task in enumerate(given["tasks"])]
+tasks = [Task(f"c{n}", task, module="tests.operating.supervised") for n, task in enumerate(given["tasks"])]
 sys.exit(Supervisor(tasks, stop_timeout_s=given["stop"], silence_s=given["silence"]).run())
 """
 
