@@ -16,8 +16,8 @@ from bothends.brokers.memory import MemoryBroker
 from bothends.errors import PositionLost
 from bothends.ports import Broker
 from bothends.worker import Worker
-from bothends.worker.member import ABANDONED_MAX, EXIT_STUCK
 from bothends.worker.forwarding import retry_topic
+from bothends.worker.member import ABANDONED_MAX, EXIT_STUCK
 from tests.worker.conftest import TOPIC, Desk, Placed
 from tests.worker.working import Run, lag, publish, set_back, until, working
 
