@@ -28,6 +28,8 @@ __all__ = ["KafkaSubscription"]
 
 STORE_EVERY_S = 0.5
 _CLOSE_S = 5.0
+_CLIENT_TICK_S = 0.001
+"""The client waits whole milliseconds: asked to wait for less, it does not wait, and a loop around it spins."""
 _HELD_RECORDS_MAX = 500
 _HELD_BYTES_MAX = 4 * 1024 * 1024
 _NO_POSITION = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._NO_OFFSET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -105,7 +107,7 @@ class KafkaSubscription:
             if not records and self._trouble is not None:
                 trouble, self._trouble = self._trouble, None
                 raise trouble
-            if records or time.monotonic() >= deadline:
+            if records or time.monotonic() > deadline - _CLIENT_TICK_S:
                 return records
 
     def _ready(self) -> bool:
