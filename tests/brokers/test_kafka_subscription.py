@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -319,4 +320,28 @@ def test_throughput_of_a_group_is_not_one_by_one(kafka: KafkaBroker, topic: str)
     while len(reader.records) < 10_000:
         polls += bool(reader.poll(1000, 1.0))
     assert polls < 200
+    reader.close()
+
+
+def test_waiting_does_not_spin(kafka: KafkaBroker, topic: str) -> None:
+    """The client cannot wait for less than a millisecond: the rest of a timeout must not become a busy loop."""
+    class Counting:
+        def __init__(self, client: Any) -> None:
+            self.client, self.polls = client, 0
+
+        def poll(self, timeout_s: float) -> Any:
+            self.polls += 1
+            return self.client.poll(timeout_s)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.client, name)
+
+    publish(kafka, numbered(topic, 0, 1))
+    reader = Reader(kafka, topic + "-g", topic)
+    reader.read(1)
+    member: Any = reader.subscription
+    counting = member._client = Counting(member._client)
+    for _ in range(20):
+        assert member.poll(10, 0.0105) == []
+    assert counting.polls <= 60
     reader.close()
