@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,31 @@ def test_strange_group_names_make_no_paths(tmp_path: Path) -> None:
     one = Membership(["../../etc/x"], tmp_path)
     assert [path.parent for path in tmp_path.iterdir()] == [tmp_path]
     one.release()
+
+
+def test_a_member_that_died_a_moment_ago_is_replaced_first(tmp_path: Path) -> None:
+    """Its group still expects it; the one that is dead for longest is given up soonest."""
+    held = [Membership(["a"], tmp_path) for _ in range(4)]
+    for index, silent_s in ((1, 3.0), (2, 1.0), (3, 600.0)):
+        held[index].release()
+        at = time.time() - silent_s
+        os.utime(tmp_path / f"a.{index}.member", (at, at))
+    again = [Membership(["a"], tmp_path) for _ in range(3)]
+    assert [one.index for one in again] == [1, 2, 3]
+    silent = tmp_path / "a.0.member"
+    held[0].release()
+    os.utime(silent, (time.time() - 600, time.time() - 600))
+    again[2].release()
+    expected = Membership(["a"], tmp_path)
+    assert expected.index == 3, "the lowest has long been given up"
+    again[2] = expected
+    for one in [held[0], *again]:
+        one.release()
+
+
+def test_a_member_says_that_it_lives(tmp_path: Path) -> None:
+    member = Membership(["a"], tmp_path)
+    os.utime(tmp_path / "a.0.member", (0, 0))
+    member.keep()
+    assert time.time() - (tmp_path / "a.0.member").stat().st_mtime < 60
+    member.release()

@@ -1,6 +1,7 @@
 """Processes: how a worker names itself in the database, and whether the process behind such a name still runs.
 
-A name is ``host:pid:started``, where ``started`` is the process's start in ticks since boot, since process ids come again.
+A name is ``host:pid:started``: ``host`` with the number of its name space of process ids (containers may share a host's
+name, not its processes), ``started`` the process's start in ticks since boot, since process ids come again.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from functools import lru_cache
 from pathlib import Path
 
 __all__ = ["lives", "this_process"]
@@ -29,7 +31,15 @@ def lives(name: str) -> bool | None:
 
 
 def _host() -> str:
-    return socket.gethostname()[:_HOST_MAX]
+    return f"{socket.gethostname()[:_HOST_MAX]}/{_name_space()}"
+
+
+@lru_cache(maxsize=1)
+def _name_space() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    except OSError:  # no /proc
+        return "0"
 
 
 _AT_IMPORT = str(int(time.monotonic()))

@@ -6,6 +6,8 @@ import fcntl
 import os
 import re
 import stat
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -16,6 +18,10 @@ __all__ = ["MEMBERS_MAX", "Membership", "directory"]
 
 MEMBERS_MAX = 256
 """Members of one group on one host, as far as indexes are looked for."""
+KEEP_S = 1.0
+EXPECTED_S = 8.0
+"""How long a member that fell silent may still be expected by its group: Kafka's smallest session timeout, and the second
+between two signs of life."""
 
 
 def directory(given: str | None = None) -> Path:
@@ -39,9 +45,11 @@ def directory(given: str | None = None) -> Path:
 
 
 class Membership:
-    """The lowest index that no other process of this user and host holds in any of ``groups``; held for life.
+    """An index that no other process of this user and host holds in any of ``groups``; held for life.
 
-    The kernel frees the locks when the process dies, however it dies.
+    The kernel frees the locks when the process dies, however it dies. Among free indexes those come first that were held a
+    moment ago, the one that has been dead for longest before the others: its member of the group is still expected, and is
+    replaced before the broker gives it up. Then the lowest.
     """
 
     def __init__(self, groups: Sequence[str], where: Path, *, index: int | None = None) -> None:
@@ -51,17 +59,44 @@ class Membership:
         if index is not None:
             self.index = index
             return
-        for candidate in range(MEMBERS_MAX):
+        for candidate in self._candidates():
             if self._take(candidate):
                 self.index = candidate
+                self.keep()
                 return
         names = ", ".join(self._groups)
         raise ConfigError(f"{MEMBERS_MAX} members of {names} run on this host; give --member N to further ones")
 
+    def keep(self) -> None:
+        """Says that this process lives."""
+        for file in self._files:
+            os.utime(file.fileno())
+
+    def run(self, stop: threading.Event, ready: threading.Event) -> None:
+        """Says so each second, until ``stop``."""
+        ready.set()
+        while not stop.wait(KEEP_S):
+            self.keep()
+
+    def _candidates(self) -> list[int]:
+        now = time.time()
+        recent: dict[float, int] = {}
+        for index in range(MEMBERS_MAX):
+            try:
+                last = self._path(self._groups[0], index).stat().st_mtime
+            except (OSError, IndexError):
+                continue
+            if abs(now - last) < EXPECTED_S:
+                recent[last] = index
+        first = [recent[last] for last in sorted(recent)]
+        return [*first, *(index for index in range(MEMBERS_MAX) if index not in first)]
+
+    def _path(self, group: str, index: int) -> Path:
+        return self._where / f"{re.sub(r'[^A-Za-z0-9._-]', '_', group)}.{index}.member"
+
     def _take(self, index: int) -> bool:
         for group in self._groups:
-            name = re.sub(r"[^A-Za-z0-9._-]", "_", group)
-            file = open(self._where / f"{name}.{index}.member", "ab")  # noqa: SIM115 - held for life
+            file = open(self._path(group, index), "ab")  # noqa: SIM115 - held for life
             self._files.append(file)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -74,8 +74,7 @@ def _relay(pg: int, tell: Callable[[str], None]) -> dict[str, Any]:
         here.until("the thawed relay is back under a new registration", lambda: here.ask(share) == 2)
         before = int(here.ask("select count(*) from effects_log"))
         here.until("effects go on", lambda: int(here.ask("select count(*) from effects_log")) > before + 1000)
-        for writer in writers:
-            writer.stop()
+        here.stop(writers)
         here.until("everything has settled", here.settled)
         marked = here.ask("select count(*) from bothends.relay_progress where relay = %s and id > %s", zombie, mark)
         return {**audit(here), "takeover_s": round(took, 2), "marked_by_the_zombie": int(marked)}
@@ -110,8 +109,7 @@ def _worker(pg: int, tell: Callable[[str], None]) -> dict[str, Any]:
 
 def _graceful(here: Ground) -> None:
     """What the thawed worker still does, it does before it has ended."""
-    for process in here.fleet.processes.values():
-        process.stop()
+    here.stop(list(here.fleet.processes.values()))
 
 
 # SQLite: a process that is frozen in a write holds the file; only its supervisor can end it.

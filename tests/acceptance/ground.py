@@ -33,7 +33,7 @@ create table written (event_id text primary key, key text not null, version bigi
 create index on written (key, version);
 create table effects_log (
     seq bigint generated always as identity primary key, event_id text not null, key text not null, part int not null,
-    at timestamptz not null default clock_timestamp()
+    pid int not null, at timestamptz not null default clock_timestamp()
 );
 create index on effects_log (event_id);
 """
@@ -67,8 +67,17 @@ class Ground:
             arguments = ["tests.acceptance.load", "--writer", str(n)]
             for name, value in options.items():
                 arguments += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-            started.append(self._start(f"writer-{n}", arguments))
+            writer = self._start(f"writer-{n}", arguments)
+            writer.wanted = False  # nobody starts it again when it is done
+            started.append(writer)
         return started
+
+    def stop(self, processes: list[Process]) -> None:
+        """SIGTERM to all of these, and waits for their end."""
+        for process in processes:
+            process.begin_stop()
+        while not all([process.has_stopped() for process in processes]):
+            time.sleep(0.02)
 
     def _start(self, name: str, arguments: list[str]) -> Process:
         process = self.fleet.add(name, arguments, self.environ, self.folder)
@@ -139,7 +148,7 @@ def ground(pg: int, *, keys: int, broker: str | None = None, told: Callable[[str
             try:
                 yield here
             finally:
-                fleet.stop()
+                here.stop(list(fleet.processes.values()))
                 for name in (topic, f"{topic}.elsewhere"):
                     with contextlib.suppress(Exception):  # the world is being torn down; the topic may not exist
                         admin.delete_topic(name)

@@ -38,8 +38,7 @@ def _rules(pg: int, tell: Callable[[str], None]) -> dict[str, Any]:
         expected = 300 - 2
         here.until("the others are done", lambda: int(here.ask("select count(distinct event_id) from effects_log")) >= expected)
         here.until("the committers are dead", lambda: len(here.dead()) >= 2)
-        for process in here.fleet.processes.values():
-            process.stop()
+        here.stop(list(here.fleet.processes.values()))
         found, dead = audit(here), here.dead()
         reasons = sorted(reason for reason, _ in dead)
         named = here.ask("""select count(*) from bothends.parked p where history like '%swallowed%'""") or 0

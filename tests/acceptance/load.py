@@ -1,6 +1,6 @@
 """Load: one writer process. State and event commit together; ``written`` is the truth that the audit compares with.
 
-    python -m tests.acceptance.load --writer 0 [--count N] [--rate R] [--keys K] [--strict] [--note TEXT]
+    python -m tests.acceptance.load --writer 0 [--count N] [--rate R] [--backlog N] [--keys K] [--strict] [--note TEXT]
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ def write_one(c: psycopg.Connection[Any], key: str, note: str, strict: bool, rol
         c.commit()
 
 
+def waiting(c: psycopg.Connection[Any]) -> int:
+    """Written and not yet taken effect."""
+    row = c.execute("select (select count(*) from written) - (select count(*) from effects_log)").fetchone()
+    c.rollback()
+    assert row is not None
+    return int(row[0])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--writer", type=int, required=True)
@@ -43,6 +51,7 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=64)
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--note", default="")
+    parser.add_argument("--backlog", type=int, default=0, help="write only while so few wait; 0: always")
     parser.add_argument("--linger", type=float, default=0.0, help="hold the transaction open for up to so many seconds")
     options = parser.parse_args()
     stopped: list[int] = []
@@ -51,6 +60,9 @@ def main() -> int:
     done, began = 0, time.monotonic()
     connection = psycopg.connect(os.environ["BOTHENDS_DATABASE_URL"])
     while done < options.count and not stopped:
+        if options.backlog and done % 50 == 0:
+            while not stopped and waiting(connection) > options.backlog:
+                time.sleep(0.05)
         if options.rate:
             time.sleep(max(0.0, began + done / options.rate - time.monotonic()))
         key = f"k{rng.randrange(options.keys)}"

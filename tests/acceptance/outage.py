@@ -36,8 +36,7 @@ def prove(pg: int, tell: Callable[[str], None], seconds: float = 20.0) -> dict[s
             tell(f"the broker is back; {waiting} events wait")
             seen = int(here.ask("select count(*) from effects_log"))
             resumed = here.until("effects come again", lambda: int(here.ask("select count(*) from effects_log")) > seen)
-            for writer in writers:
-                writer.stop()
+            here.stop(writers)
             here.until("everything has settled", here.settled)
             attempts, dead = here.outbox_attempts()
             found = audit(here)

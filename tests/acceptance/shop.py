@@ -81,7 +81,8 @@ def book(key: str, note: str, ctx: Context[psycopg.Connection[Any]]) -> None:
     if fails == "fails" and ctx.attempt <= int(times):
         raise RuntimeError(f"run {ctx.attempt} of {key} fails, as it was asked to")
     ctx.connection.execute(
-        "insert into effects_log (event_id, key, part) values (%s, %s, %s)", (ctx.message.id, key, ctx.message.partition)
+        "insert into effects_log (event_id, key, part, pid) values (%s, %s, %s, %s)",
+        (ctx.message.id, key, ctx.message.partition, os.getpid()),
     )
     if note == "swallow" and ctx.attempt == 1:
         try:

@@ -45,7 +45,7 @@ def test_the_smallest_run_yields_what_is_documented(name: str, monkeypatch: pyte
     bench = importlib.import_module(f"bench.{name}")
     for constant, value in SMALLER[name].items():
         monkeypatch.setattr(bench, constant, value)
-    monkeypatch.setattr("bench.backlog.SMALL", 300)
+    monkeypatch.setattr("bench.backlog.SMALL", 300)  # growth uses its small backlogs
     found: dict[str, Any] = bench.measure(1, True)
     assert set(found) == {"title", "how", "silent_on", "setting", "figures", "goals", "series"}
     assert [goal["tag"] for goal in found["goals"]] == GOALS[name]

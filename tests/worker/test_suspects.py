@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 from bothends import Retry, processes
@@ -65,7 +64,7 @@ def live(desk: Desk, records: list[Any], worker: str) -> list[str] | None:
 
 def dead(number: int) -> str:
     """The name of a process of this host that is no more."""
-    return f"{socket.gethostname()[:40]}:{10**8 + number}:5"
+    return f"{processes.this_process().rsplit(':', 2)[0]}:{10**8 + number}:5"
 
 
 def lives(desk: Desk, records: list[Any]) -> tuple[int, list[str]]:

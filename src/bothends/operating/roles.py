@@ -67,6 +67,7 @@ class Roles:
                     self._worker(consumer, membership.index, resources.get(consumer.service.name), task)
                     for consumer in consumers
                 ]
+                members.append(Member("membership", membership.run, helps=True))
                 if task.get("purges", True):
                     members += self._purgers(consumers)
                 describes |= {"consumers": [c.name for c in consumers], "member": membership.index}

@@ -15,6 +15,7 @@ from bothends.core.breaker import Breaker
 from bothends.core.relaying import fair_share, lanes_of, surplus
 from bothends.errors import Blame, PublishError
 from bothends.ports import Broker
+from bothends.processes import lives, this_process
 from bothends.relay.batches import Batch, Failure
 from bothends.relay.events import BrokerPaused, BrokerResumed, LanesChanged, Observe, Published, Registered, Stopped
 from bothends.relay.held import Held
@@ -49,7 +50,7 @@ class Term:
         self._breaker = Breaker()
         self.me: int = self._run(store_relay.leases.register(
             name=name, pid=os.getpid(), host=socket.gethostname()[:255], lease_s=settings.lease_s, former=former,
-            now=clock(), boot=boot,
+            now=clock(), boot=boot, process=this_process(),
         ))
         self._pipeline = Pipeline(self.me, store_relay, self._run, broker, settings, name)
         self._held = Held(self.me, store_relay, self._run, broker, settings, name, self._pipeline, observe)
@@ -177,6 +178,7 @@ class Term:
             raise FencedOff
         self._renewed_at = now
         self._tick_at = now + settings.renew_s
+        self._bury_the_dead()
         live, free = self._run(self._steps.leases.expire(now=self._clock(), boot=self._boot))
         mine = self._pipeline.lanes
         if free and mine.bit_count() < fair_share(live) and not self._leaving:
@@ -195,6 +197,12 @@ class Term:
         if now >= self._rotate_at:
             self._rotate_at = now + _ROTATE_S
             rotate(self._steps.storage, self._executor)
+
+    def _bury_the_dead(self) -> None:
+        """Ends the registrations of relays whose process on this host is gone: nobody need wait for their leases."""
+        for other, process in self._run(self._steps.leases.others(self.me)):
+            if lives(process) is False:
+                self._run(self._steps.leases.leave(other))
 
     def _take(self, wanted: int) -> None:
         taken = self._run(self._steps.leases.take(self.me, wanted))

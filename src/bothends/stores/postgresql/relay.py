@@ -26,6 +26,7 @@ __all__ = ["PostgresqlRelay", "RelayConnection"]
 CLOCK_MARGIN_S = 1.0
 """A lease may end this much later than the database's clock allows, before the clock is taken to have stepped back."""
 _PAGE = 500
+_OTHERS_MAX = 256
 
 
 class _Cursor(psycopg.Cursor[Any]):
@@ -55,18 +56,26 @@ class LeaseSteps:
         self._s = quoted_schema(schema)
 
     def register(
-        self, *, name: str, pid: int, host: str, lease_s: float, former: int | None, now: float, boot: str
+        self, *, name: str, pid: int, host: str, lease_s: float, former: int | None, now: float, boot: str, process: str = "",
     ) -> Steps[int]:
         """A new registration, and the end of ``former``, which was this relay's own. ``now`` and ``boot`` are for
         stores without a clock of their own."""
         if former is not None:
             yield Sql(f"delete from {self._s}.relays where id = :former", {"former": former}, rows=False)
         made = yield Sql(
-            f"insert into {self._s}.relays (name, pid, host, lease_s, lease_until) values (:name, :pid, :host, "
-            ":lease_s::float8, clock_timestamp() + make_interval(secs => :lease_s::float8)) returning id",
-            {"name": name, "pid": pid, "host": host, "lease_s": lease_s},
+            f"insert into {self._s}.relays (name, pid, host, process, lease_s, lease_until) values "
+            "(:name, :pid, :host, :process, :lease_s::float8, "
+            "clock_timestamp() + make_interval(secs => :lease_s::float8)) returning id",
+            {"name": name, "pid": pid, "host": host, "process": process, "lease_s": lease_s},
         )
         return int(made.rows[0][0])
+
+    def others(self, me: int) -> Steps[list[tuple[int, str]]]:
+        """The other registrations: id, and the name of the process."""
+        found = yield Sql(
+            f"select id, process from {self._s}.relays where id <> :me and process <> '' order by id limit {_OTHERS_MAX}",
+            {"me": me})
+        return [(int(id), str(process)) for id, process in found.rows]
 
     def renew(self, me: int, *, lease_s: float, state: str, detail: str, now: float, boot: str) -> Steps[bool]:
         """False: the registration is gone, and with it the lanes."""

@@ -20,6 +20,7 @@ __all__ = ["Patient", "SqliteRelay"]
 
 _NOW = "(julianday('now') - 2440587.5) * 86400.0"
 _PATIENCE_S = 5.0
+_OTHERS_MAX = 256
 _PAUSE_S = 0.001
 
 
@@ -44,16 +45,23 @@ class LeaseSteps:
     """As on PostgreSQL; ``now`` is the boot clock in seconds, ``boot`` the id of this boot."""
 
     def register(
-        self, *, name: str, pid: int, host: str, lease_s: float, former: int | None, now: float, boot: str
+        self, *, name: str, pid: int, host: str, lease_s: float, former: int | None, now: float, boot: str, process: str = "",
     ) -> Steps[int]:
         if former is not None:
             yield from self.leave(former)
         made = yield Sql(
-            "insert into bothends_relays (name, pid, host, lease_s, lease_until, boot, boot_until) values "
-            f"(:name, :pid, :host, :lease_s, {_NOW} + :lease_s, :boot, :until) returning id",
-            {"name": name, "pid": pid, "host": host, "lease_s": lease_s, "boot": boot, "until": now + lease_s},
+            "insert into bothends_relays (name, pid, host, process, lease_s, lease_until, boot, boot_until) values "
+            f"(:name, :pid, :host, :process, :lease_s, {_NOW} + :lease_s, :boot, :until) returning id",
+            {"name": name, "pid": pid, "host": host, "process": process, "lease_s": lease_s, "boot": boot,
+             "until": now + lease_s},
         )
         return int(made.rows[0][0])
+
+    def others(self, me: int) -> Steps[list[tuple[int, str]]]:
+        found = yield Sql(
+            f"select id, process from bothends_relays where id <> :me and process <> '' order by id limit {_OTHERS_MAX}",
+            {"me": me})
+        return [(id, process) for id, process in found.rows]
 
     def renew(self, me: int, *, lease_s: float, state: str, detail: str, now: float, boot: str) -> Steps[bool]:
         done = yield Sql(

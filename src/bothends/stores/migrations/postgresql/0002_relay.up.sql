@@ -5,6 +5,7 @@ create table {s}.relays (
     name text not null,
     pid int not null,
     host text not null,
+    process text not null default '',        -- names the process as no other; on its host it is known to be dead at once
     started_at timestamptz not null default clock_timestamp(),
     lease_s double precision not null,       -- a lease that ends later than now + lease_s counts as expired: the clock stepped
     lease_until timestamptz not null,

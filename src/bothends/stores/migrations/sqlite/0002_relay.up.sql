@@ -5,6 +5,7 @@ create table bothends_relays (
     name text not null,
     pid integer not null,
     host text not null,
+    process text not null default '',        -- names the process as no other; on its host it is known to be dead at once
     started_at real not null default ((julianday('now') - 2440587.5) * 86400.0),
     lease_s real not null,
     lease_until real not null,
