@@ -42,6 +42,10 @@ class PostgresqlParking:
 
     def __init__(self, schema: str) -> None:
         s = quoted_schema(schema)
+        self._texts_of_parking(s)
+        self._texts_of_draining(s)
+
+    def _texts_of_parking(self, s: str) -> None:
         self._blocked = f"""
             select topic, keyed, key, state from {s}.blocked_keys where consumer = :consumer
             and (topic, keyed, key) in (select * from unnest(:topics::text[], :keyed::boolean[], :keys::bytea[]))
@@ -84,6 +88,8 @@ class PostgresqlParking:
                 and d.reason = 'conflict' and d.topic = g.topic and d.record_partition = g.record_partition
                 and d.record_offset = g.record_offset))
             order by g.number on conflict do nothing"""
+
+    def _texts_of_draining(self, s: str) -> None:
         self._lease = f"""
             update {s}.blocked_keys b set epoch = b.epoch + 1, drainer = :drainer,
                 lease_until = clock_timestamp() + make_interval(secs => :lease_s)
