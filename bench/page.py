@@ -16,7 +16,8 @@ HEAD = """\
 Made by `make bench` from `bench/results/*.json`; do not edit. Each bench measures ours and its reference in one run, turn by
 turn, with durable settings (fsync, synchronous_commit, acks=all, idempotent producer). `python -m bench NAME` repeats one.
 Figures are medians of the rounds, with the lowest and highest in parentheses. *Load* is the load average over one minute:
-before the run (what else was going on) and its mean during it (which includes the run itself).
+before the run (what else was going on) and its mean during it (which includes the run itself). Where the load before a
+run is above the number of cores, the figure says more about the neighbours than about this package: measure again.
 """
 
 
