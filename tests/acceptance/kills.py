@@ -7,7 +7,9 @@ process that is killed again before that starts its clock anew.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +45,7 @@ class Kill:
 
 def prove(pg: int, tell: Callable[[str], None], seconds: float = 120.0) -> dict[str, Any]:
     rng = random.Random(pg)
-    with ground(pg, keys=256, told=tell) as here:
+    with ground(pg, keys=256, told=tell, BOTHENDS_SPARE="true") as here:
         victims = [*here.relays(4), *here.workers(4)]
         here.until("lanes are taken", lambda: here.ask("select count(*) from bothends.relay_lanes where relay is null") == 0)
         writers = here.writers(2, keys=256, backlog=BACKLOG)
@@ -61,6 +63,15 @@ def prove(pg: int, tell: Callable[[str], None], seconds: float = 120.0) -> dict[
             "events_per_second": round(found["events"] / seconds),
             "ok": clean(found) and max(workers, default=0.0) <= RESUME_S and len(kills) >= seconds * 0.8,
         }
+
+
+def _at_work(process: Process) -> int | None:
+    """The relay or worker of this supervisor that has said that it is ready, and lives."""
+    if process.running is None:
+        return None
+    children = children_of(process.running.pid)
+    ready = [line["pid"] for line in process.log_lines() if line.get("event") == "ready" and line["pid"] in children]
+    return int(ready[-1]) if ready else None
 
 
 def _resumed(here: Ground, kills: list[Kill], start: Any, end: Any) -> list[float | None]:
@@ -83,13 +94,19 @@ def _kill_one_a_second(
         while time.monotonic() < began + second:
             here.fleet.tend()
             time.sleep(0.02)
-        victim = rng.choice(victims)
+        # One that is at work; the relay or worker itself, every tenth time its supervisor, which takes it along.
+        at_work = [(one, pid) for one in victims if (pid := _at_work(one)) is not None]
+        if not at_work:
+            continue
+        victim, pid = rng.choice(at_work)
         assert victim.running is not None
-        children = set(children_of(victim.running.pid))
-        killed = victim.kill(rng)
-        if killed is not None:
-            ended = children if killed.pid not in children else {killed.pid}
-            kills.append(Kill(here.ask("select clock_timestamp()"), victim.name, frozenset(ended)))
+        children = children_of(victim.running.pid)
+        supervisor = second % 10 == 9
+        os.kill(victim.running.pid if supervisor else pid, signal.SIGKILL)
+        if supervisor:
+            victim.running.wait()
+            victim.restarts = -1  # this death is ours
+        kills.append(Kill(here.ask("select clock_timestamp()"), victim.name, frozenset(children)))
         here.fleet.tend()
         if second % 10 == 0:
             tell(f"{len(kills)} kills, {here.ask('select count(*) from effects_log')} effects")
@@ -99,7 +116,7 @@ def _kill_one_a_second(
 if __name__ == "__main__":  # where did the gaps come from?
     import sys
 
-    with ground(15, keys=256, told=print) as here:
+    with ground(15, keys=256, told=print, BOTHENDS_SPARE="true") as here:
         victims = [*here.relays(4), *here.workers(4)]
         here.writers(2, keys=256, backlog=BACKLOG)
         here.until("every worker has its share", lambda: int(here.ask(_SPREAD)) == 4)

@@ -104,7 +104,7 @@ def _supervise(
             "member": None if first is None else first + n}))
     if not tasks:
         raise ConfigError(f"{name} has nothing to run")
-    raise typer.Exit(Supervisor(tasks, stop_timeout_s=settings.stop_timeout_s).run())
+    raise typer.Exit(Supervisor(tasks, stop_timeout_s=settings.stop_timeout_s, spare=settings.spare).run())
 
 
 def _chosen(app: App, service: str | None) -> tuple[Service, ...]:

@@ -31,9 +31,15 @@ class Link:
         self._thread: threading.Thread | None = None
         self._send_lock = threading.Lock()
 
-    def task(self) -> dict[str, Any]:
-        """The task. From here on this process ends when its parent does."""
+    def task(self, *, wait: bool = False) -> dict[str, Any]:
+        """The task; with ``wait`` however long it takes. From here on this process ends when its parent does."""
         received = b""
+        if wait:
+            self._socket.settimeout(None)
+            received = self._socket.recv(65536)
+            self._socket.settimeout(10)
+            if not received:
+                raise SystemExit(0)  # the parent is gone, or needs no spare any more
         while not received.endswith(b"\n") and len(received) < _TASK_MAX:
             part = self._socket.recv(65536)
             if not part:

@@ -1,6 +1,7 @@
 """Child: the process in which relays and workers run, started by ``supervisor.py`` as a fresh interpreter.
 
-``python -m bothends.operating.child FD``: the task comes over the socket FD. Exit 0: drained;
+``python -m bothends.operating.child FD [spare]``: the task comes over the socket FD; a spare imports first what every
+child needs, and waits. Exit 0: drained;
 2: the configuration is wrong, and a restart would not help; 1: something broke, and a restart may.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -29,7 +31,10 @@ _log = logs.get("child")
 def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which tells us
     link = Link(int(arguments[0]))
-    task = link.task()
+    spare = arguments[1:] == ["spare"]
+    if spare:
+        _preload()
+    task = link.task(wait=spare)
     logs.setup(task["log_format"], task["log_level"], role=task["role"], pid=os.getpid())
     state = _State()
     link.beat(BEAT_S, state.is_alive)
@@ -43,6 +48,18 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         _log.critical("broke", exc_info=error)
         return EXIT_BROKEN
+
+
+def _preload() -> None:
+    """What children import, as far as it is installed; never the application."""
+    for module in (
+        "bothends.operating.roles", "bothends.relay", "bothends.worker", "bothends.admin.topics",
+        "bothends.stores.postgresql.connection", "bothends.stores.postgresql.inbox", "bothends.stores.postgresql.relay",
+        "bothends.stores.postgresql.outbox", "bothends.stores.sqlite.inbox", "bothends.brokers.kafka",
+        "bothends.brokers.embedded", "sqlalchemy.orm",
+    ):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
 
 
 class _State:

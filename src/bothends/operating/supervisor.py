@@ -31,6 +31,8 @@ START_S = 30.0
 BACKOFF_FIRST_S, BACKOFF_CAP_S = 0.25, 4.0
 SHORT_LIFE_S = 2.0
 """A child that dies sooner after it was ready (or before) is restarted with backoff, others at once."""
+SPARE_AFTER_S = 1.0
+"""The spare is started when no child was for so long: it must not take the processor from one that is coming up."""
 IMPATIENT_S = 0.5
 """A signal that follows another sooner is the same wish to stop; later, it ends the drain."""
 EXIT_WRONG_USE = 2
@@ -60,13 +62,23 @@ class _Child:
     finished: bool = False
 
 
+@dataclass(slots=True)
+class _Spare:
+    """A fresh interpreter that has imported what children need and waits for a task, so that a dead child's work goes on
+    in a moment also on a busy machine."""
+
+    process: subprocess.Popen[bytes]
+    link: socket.socket
+
+
 class Supervisor:
     """``run()`` returns the exit status: 0 after a stop in time, 1 where something had to be killed or the last child
-    failed for good, 2 where a child found the configuration wrong before all were ready for the first time."""
+    failed for good, 2 where a child found the configuration wrong before all were ready for the first time. ``spare``:
+    one more process stands by, which takes the place of the next child that dies."""
 
     def __init__(
         self, tasks: Sequence[Task], *, stop_timeout_s: float = 20.0, silence_s: float = SILENCE_S,
-        environ: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None, spare: bool = False,
     ) -> None:
         if not tasks:
             raise ValueError("a supervisor without a task has nothing to do")
@@ -81,6 +93,10 @@ class Supervisor:
         self._killed = 0
         self._wrong_use = False
         self._was_running = False
+        self._spare: _Spare | None = None
+        self._started_at = 0.0
+        modules = {task.module for task in tasks}
+        self._spare_module = modules.pop() if len(modules) == 1 and spare else None
 
     def run(self) -> int:
         wake, woken = socket.socketpair()
@@ -98,6 +114,7 @@ class Supervisor:
                 signal.signal(number, handler)
             for child in self._children:
                 self._kill(child)
+            self._drop_spare()
             self._selector.close()
             wake.close()
             woken.close()
@@ -117,6 +134,7 @@ class Supervisor:
             for child in self._children:
                 self._tend(child, now, excused)
             self._announce()
+            self._keep_spare(now)
             if self._signals and self._stop_by is None:
                 self._begin_stop(now)
             if self._stop_by is not None and (self._signals > 1 or now > self._stop_by):
@@ -153,19 +171,16 @@ class Supervisor:
             child.heard_at = now
 
     def _start(self, child: _Child, now: float) -> None:
-        ours, theirs = socket.socketpair()
-        try:
-            child.process = subprocess.Popen(
-                [sys.executable, "-m", child.task.module, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, process_group=0,
-                env=dict(os.environ if self._environ is None else self._environ),
-            )
-        except OSError as error:  # no memory, no process slot: tried again like any other death
-            ours.close()
-            self._again(child, now, f"cannot be started: {error}")
-            return
-        finally:
-            theirs.close()
+        self._started_at = now
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.process.poll() is None:
+            child.process, ours = spare.process, spare.link
+        else:
+            try:
+                child.process, ours = self._spawn(child.task.module)
+            except OSError as error:  # no memory, no process slot: tried again like any other death
+                self._again(child, now, f"cannot be started: {error}")
+                return
         child.link = ours
         child.heard_at, child.ready_at, child.has_beaten = now, None, False
         ours.settimeout(1.0)
@@ -173,6 +188,41 @@ class Supervisor:
             ours.sendall(json.dumps({**child.task.task, "parent": os.getpid()}).encode() + b"\n")
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, child)
+
+    def _spawn(self, module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = socket.socketpair()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
+                pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, process_group=0,
+                env=dict(os.environ if self._environ is None else self._environ),
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return process, ours
+
+    def _keep_spare(self, now: float) -> None:
+        if self._spare_module is None or not self._was_running or self._stop_by is not None:
+            return
+        if self._spare is not None and self._spare.process.poll() is None:
+            return
+        if now - self._started_at < SPARE_AFTER_S:
+            return
+        self._started_at = now
+        self._drop_spare()
+        with contextlib.suppress(OSError):  # no memory for one more: children do without
+            self._spare = _Spare(*self._spawn(self._spare_module, "spare"))
+
+    def _drop_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.link.close()
+            if spare.process.poll() is None:
+                spare.process.kill()
+            spare.process.wait()
 
     def _hear(self, child: _Child) -> None:
         if child.link is None:
@@ -232,6 +282,7 @@ class Supervisor:
         self._stop_by = now + self._stop_timeout_s
         if not self._wrong_use:
             _log.info("stopping", extra={"stop_timeout_s": self._stop_timeout_s})
+        self._drop_spare()
         for child in self._children:
             if child.process is not None:
                 with contextlib.suppress(ProcessLookupError):
