@@ -25,8 +25,8 @@ RESUME_S = 5.0
 GROUP_S = 10.0
 
 _GAPS = """
-    select part, pid, before, at from (
-        select part, at, lag(at) over w before, lag(pid) over w pid from effects_log
+    select part, pid, before, at, after from (
+        select part, at, pid after, lag(at) over w before, lag(pid) over w pid from effects_log
         where at between %s and %s window w as (partition by part order by at, seq)) g
     where before is not null order by at - before desc limit 50"""
 _LONGEST = f"select max(extract(epoch from at - before)) from ({_GAPS}) g"
@@ -56,7 +56,7 @@ def prove(pg: int, tell: Callable[[str], None], seconds: float = 120.0) -> dict[
         here.stop(writers)
         here.until("everything has settled", here.settled, timeout_s=600)
         found = audit(here)
-        workers = [resumed for resumed in _resumed(here, kills, start, end) if resumed is not None]
+        workers = _resumed(here, kills, start, end)
         return {
             **found, "kills": len(kills), "resumed_max_s": round(max(workers, default=0.0), 2),
             "longest_gap_s": round(float(here.ask(_LONGEST, start, end)), 2),
@@ -74,14 +74,16 @@ def _at_work(process: Process) -> int | None:
     return int(ready[-1]) if ready else None
 
 
-def _resumed(here: Ground, kills: list[Kill], start: Any, end: Any) -> list[float | None]:
-    """For each of the longest gaps of a partition: seconds from the last kill of its worker within the gap to the gap's
-    end; where its worker was not killed, the whole gap (minus nothing: somebody has to answer for it)."""
-    found: list[float | None] = []
-    for _, pid, before, at in here.db.execute(_GAPS, (start, end)).fetchall():
-        owners = {kill.name for kill in kills if pid in kill.pids}
-        times = [kill.at for kill in kills if kill.name in owners and before <= kill.at <= at]
-        found.append((at - max(times, default=before)).total_seconds())
+def _resumed(here: Ground, kills: list[Kill], start: Any, end: Any) -> list[float]:
+    """For each of the longest gaps of a partition: seconds from the last kill that hit it to its end. A kill hits a
+    partition when the process that dies is the member of the group that had the partition before the gap, or has it after
+    (a process takes over the member of one that died). A gap that no kill explains counts in full."""
+    member = {line["pid"]: line["member"] for p in here.fleet.processes.values() for line in p.log_lines() if "member" in line}
+    found: list[float] = []
+    for _, pid, before, at, after in here.db.execute(_GAPS, (start, end)).fetchall():
+        members = {member.get(pid, pid), member.get(after, after)}
+        hits = [k.at for k in kills if before <= k.at <= at and any(member.get(p, p) in members for p in k.pids)]
+        found.append((at - max(hits, default=before)).total_seconds())
     return found
 
 
@@ -123,9 +125,8 @@ if __name__ == "__main__":  # where did the gaps come from?
         start = here.ask("select clock_timestamp()")
         kills = _kill_one_a_second(here, victims, random.Random(1), float(sys.argv[1]), print)
         end = here.ask("select clock_timestamp()")
-        for part, pid, before, at in here.db.execute(_GAPS, (start, end)).fetchall()[:12]:
-            print(part, pid, f"{(before - start).total_seconds():.1f}..{(at - start).total_seconds():.1f}",
-                  [(k.name, f"{(k.at - start).total_seconds():.1f}", pid in k.pids) for k in kills if before <= k.at <= at])
-        for p in here.fleet.processes.values():
-            if p.name.startswith("work"):
-                print(p.name, p.last_words(25))
+        for (part, pid, before, at, _), resumed in zip(
+            here.db.execute(_GAPS, (start, end)).fetchall()[:12], _resumed(here, kills, start, end), strict=False
+        ):
+            begin, length = (before - start).total_seconds(), (at - before).total_seconds()
+            print(f"partition {part} of {pid}: {begin:.1f} + {length:.1f} s, resumed {resumed:.1f} s after the last kill")
