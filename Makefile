@@ -28,7 +28,7 @@ demo: $(STAMP) ## run the marketplace under kills and audit it
 test: $(STAMP) ## start the services, check style, types and imports, run every test (ARGS="-k name")
 	@$(SERVICES)
 	$(MAKE) check
-	$(BIN)/pytest -q $(ARGS)
+	$(BIN)/pytest -q -n 2 $(ARGS)
 
 check: lint types imports ## style, types and imports, without tests
 

@@ -18,7 +18,7 @@ from bench.shop import BODY, backlog, publish, records, sales
 FIGURES = {
     "relay": {"client_per_s", "relay_per_s", "ratio", "client_cpu_us", "relay_cpu_us"},
     "latency": {"rate_per_s", "p50_ms", "p99_ms", "max_ms", "with_commit_p50_ms", "with_commit_p99_ms", "commit_p50_ms"},
-    "worker": {"one_by_one_1_per_s", "worker_1_per_s", "ratio_1", "one_by_one_4_per_s", "worker_4_per_s", "ratio_4"},
+    "worker": {"one_by_one_1_per_s", "worker_1_per_s", "ratio_1", "one_by_one_2_per_s", "worker_2_per_s", "ratio_2"},
     "enqueue": {"bare_us", "bare+trip_us", "add_us", "pipelined_bare_us", "pipelined_add_us", "add_over_trip",
                 "add_over_bare", "pipelined_add_over_bare"},
     "failing_key": {"healthy_per_s", "failing_per_s", "healthy_p99_ms", "failing_p99_ms", "throughput_ratio", "p99_ratio"},

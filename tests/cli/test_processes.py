@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_supervisor import exists
+from tests.operating.test_supervisor import exists
 
 BIN = Path(sys.executable).parent
 APP = '''

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bothends.demo.processes import children_of
+
 PARENT = """
 import json, sys
 from bothends.operating.supervisor import Supervisor, Task
@@ -18,7 +20,7 @@ from bothends.telemetry import logs
 given = json.loads(sys.argv[1])
 logs.setup("json", "info")
 tasks = [Task(f"c{n}", task, module="tests.operating.supervised") for n, task in enumerate(given["tasks"])]
-sys.exit(Supervisor(tasks, stop_timeout_s=given["stop"], silence_s=given["silence"]).run())
+sys.exit(Supervisor(tasks, stop_timeout_s=given["stop"], silence_s=given["silence"], spare=given["spare"]).run())
 """
 
 
@@ -29,15 +31,15 @@ class Family:
         self.folder = folder
         self.parent: subprocess.Popen[str] | None = None
 
-    def start(self, *tasks: dict[str, object], stop: float = 5, silence: float = 5) -> None:
+    def start(self, *tasks: dict[str, object], stop: float = 5, silence: float = 5, spare: bool = False) -> None:
         given = {
             "tasks": [{"log": str(self.folder / f"{n}.log"), **task} for n, task in enumerate(tasks)],
-            "stop": stop, "silence": silence}
+            "stop": stop, "silence": silence, "spare": spare}
         (self.folder / "lines").touch()
         with (self.folder / "lines").open("w") as lines:
             self.parent = subprocess.Popen(
-                [sys.executable, "-c", PARENT, json.dumps(given)], stderr=lines, text=True, cwd=Path(__file__).parents[1],
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])})
+                [sys.executable, "-c", PARENT, json.dumps(given)], stderr=lines, text=True, cwd=Path(__file__).parents[2],
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
 
     def pids(self, child: int = 0) -> list[int]:
         log = self.folder / f"{child}.log"
@@ -185,3 +187,32 @@ def test_one_that_cannot_start_is_tried_again(family: Family) -> None:
     family.until(lambda: len(family.pids()) >= 3)
     family.signal(signal.SIGTERM)
     assert family.wait() == 0
+
+
+def test_a_spare_takes_the_place_of_a_dead_child(family: Family) -> None:
+    """It has started before, and is another process than any that has worked."""
+    family.start({"does": "works"}, spare=True)
+    family.until(lambda: "running" in family.events())
+    assert family.parent is not None
+    parent = family.parent.pid
+    family.until(lambda: len(children_of(parent)) == 2)
+    [spare] = set(children_of(parent)) - set(family.pids(0))
+    os.kill(family.pids(0)[0], signal.SIGKILL)
+    family.until(lambda: len(family.pids(0)) == 2)
+    assert family.pids(0)[1] == spare
+    family.until(lambda: len(children_of(parent)) == 2)
+    family.signal(signal.SIGTERM)
+    assert family.wait() == 0
+    assert not exists(spare)
+
+
+def test_a_spare_ends_with_its_parent(family: Family) -> None:
+    family.start({"does": "works"}, spare=True)
+    family.until(lambda: "running" in family.events())
+    assert family.parent is not None
+    parent = family.parent.pid
+    family.until(lambda: len(children_of(parent)) == 2)
+    both = children_of(parent)
+    family.signal(signal.SIGKILL)
+    family.wait()
+    family.until(lambda: not any(exists(pid) for pid in both))

@@ -32,6 +32,8 @@ __all__ = ["KafkaAdmin"]
 REQUEST_S = 10.0
 _GROUP_EMPTY_S = 12.0
 _LOOK_AGAIN_S = 0.25
+_LEADER_S = 5.0
+_NO_LEADER = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 class KafkaAdmin:
@@ -131,8 +133,7 @@ class KafkaAdmin:
         if not partitions:
             return []
         try:
-            lows = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-            highs = self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            lows, highs = self._ranges(partitions)
             stored = self._client.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, partitions)], request_timeout=REQUEST_S
             )[group].result(REQUEST_S + 1)
@@ -144,6 +145,21 @@ class KafkaAdmin:
                 lows[p.topic, p.partition], highs[p.topic, p.partition])
             for p in partitions
         ]
+
+    def _ranges(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+        """First and end offsets. A topic that was made a moment ago may have no leader yet, or one that the client does
+        not know: asked again for a while."""
+        deadline = time.monotonic() + _LEADER_S
+        while True:
+            try:
+                lows = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+                return lows, self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            except KafkaException as failure:
+                if error_of(failure).code() not in _NO_LEADER or time.monotonic() >= deadline:
+                    raise
+                threading.Event().wait(_LOOK_AGAIN_S)
 
     def _offsets(self, partitions: Sequence[TopicPartition], which: OffsetSpec) -> dict[tuple[str, int], int]:
         asked = self._client.list_offsets(
