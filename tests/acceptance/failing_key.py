@@ -49,10 +49,10 @@ def _round(here: Ground, name: str, events: int) -> tuple[float, dict[str, Any]]
     here.db.execute("insert into state (key) values ('bad')")
     with psycopg.connect(here.url) as c:
         for n in range(events):
-            write_one(c, f"k{n % KEYS}", "", strict=False, roll_back=False)
+            write_one(c, f"k{n % KEYS}", "", strict=False, roll_back=False, topic=here.topic)
             if name != "undisturbed" and n % (events // 10) == events // 20:
                 first = n == events // 20
-                write_one(c, "bad", "fails:5" if first else "", strict=False, roll_back=False)
+                write_one(c, "bad", "fails:5" if first else "", strict=False, roll_back=False, topic=here.topic)
     here.relays(1)
     here.workers(1)
     good = "select count(*) from effects_log where key <> 'bad'"

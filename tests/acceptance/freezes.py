@@ -87,21 +87,21 @@ def _worker(pg: int, tell: Callable[[str], None]) -> dict[str, Any]:
         entered, leave = Path(baton, "entered"), Path(baton, "leave")
         with psycopg.connect(here.url) as c:
             for n in range(200):
-                write_one(c, f"k{n % 64}", "", strict=False, roll_back=False)
+                write_one(c, f"k{n % 64}", "", strict=False, roll_back=False, topic=here.topic)
             here.until("both work", here.settled)
-            write_one(c, "k1", "wait", strict=False, roll_back=False)
+            write_one(c, "k1", "wait", strict=False, roll_back=False, topic=here.topic)
             here.until("a handler is in its transaction", entered.exists)
             pid = int(entered.read_text())
             frozen = next(tree for tree in map(_tree, workers) if pid in tree)
             _signal(frozen, signal.SIGSTOP)
             leave.touch()
             for n in range(200):
-                write_one(c, f"k{n % 64}", "", strict=False, roll_back=False)
+                write_one(c, f"k{n % 64}", "", strict=False, roll_back=False, topic=here.topic)
         took = here.until("the frozen worker's keys move on", here.settled, timeout_s=60, tend=False)
         _signal(frozen, signal.SIGCONT)
         with psycopg.connect(here.url) as c:
             for n in range(200):
-                write_one(c, f"k{n % 64}", "", strict=False, roll_back=False)
+                write_one(c, f"k{n % 64}", "", strict=False, roll_back=False, topic=here.topic)
         here.until("everything has settled", here.settled)
         _graceful(here)
         return {**audit(here), "moved_on_s": round(took, 2)}

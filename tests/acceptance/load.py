@@ -20,14 +20,16 @@ from tests.acceptance.shop import Moved, MovedStrictly, service
 RETRY_S = 0.2
 
 
-def write_one(c: psycopg.Connection[Any], key: str, note: str, strict: bool, roll_back: bool) -> None:
+def write_one(
+    c: psycopg.Connection[Any], key: str, note: str, strict: bool, roll_back: bool, topic: str | None = None
+) -> None:
     """State first and then ``add``, under the row's lock; with ``strict`` the other way round."""
     if strict:
-        id = service.outbox.add(c, MovedStrictly(key, note))
+        id = service.outbox.add(c, MovedStrictly(key, note), topic=topic)
     row = c.execute("update state set version = version + 1 where key = %s returning version", (key,)).fetchone()
     assert row is not None
     if not strict:
-        id = service.outbox.add(c, Moved(key, note))
+        id = service.outbox.add(c, Moved(key, note), topic=topic)
     c.execute("insert into written (event_id, key, version) values (%s, %s, %s)", (id, key, row[0]))
     if roll_back:
         c.rollback()

@@ -261,7 +261,8 @@ class Pipeline:
         deadline = time.monotonic() + _REPORTS_S
         while self._publisher is not None and self._publisher.pending() and time.monotonic() < deadline:
             self._note(self._publisher.poll(0.05))
-            if self._publisher.broken() is not None:
+            # A client that came to its end because of one record says so first, and which record it was afterwards.
+            if self._publisher.broken() is not None and self._failures():
                 break
         broken = self._publisher.broken() if self._publisher is not None else None
         self.abandon()

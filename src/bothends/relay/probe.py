@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 
 from bothends.errors import Blame, PublishError
-from bothends.ports import Broker, Publisher
+from bothends.ports import BatchReport, Broker, Publisher
 from bothends.relay.records import Row, outgoing
 
 __all__ = ["Probe"]
+
+_LAST_WORDS_S = 2.0
 
 
 class Probe:
@@ -43,19 +45,32 @@ class Probe:
         """The row and what became of it (None: confirmed); None while the broker says nothing."""
         if self.row is None or self._publisher is None:
             return None
-        row, error = self.row, self._publisher.broken()
-        if error is None:
-            reports = self._publisher.poll(0)
-            if reports:
-                error = reports[0].failures.get(0)
-            elif time.monotonic() - self._sent_at > self._silence_s:
-                error = PublishError("no answer", blame=Blame.BROKER, reason="silent")
-            else:
-                return None
+        row = self.row
+        reports = self._publisher.poll(0) or self._last_words(self._publisher)
+        error: PublishError | None
+        if reports:
+            error = reports[0].failures.get(0)
+            if error is not None and error.reason == "not_sent":
+                error = self._publisher.broken() or error
+        elif (broken := self._publisher.broken()) is not None:
+            error = broken
+        elif time.monotonic() - self._sent_at > self._silence_s:
+            error = PublishError("no answer", blame=Blame.BROKER, reason="silent")
+        else:
+            return None
         self.row = None
         if error is not None:
             self.abandon()
         return row, error
+
+    @staticmethod
+    def _last_words(publisher: Publisher) -> list[BatchReport]:
+        """A client that comes to its end because of this very record says that first, and why afterwards."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while publisher.broken() is not None and publisher.pending() and time.monotonic() < deadline:
+            if reports := publisher.poll(0.05):
+                return reports
+        return []
 
     def abandon(self) -> None:
         publisher, self._publisher, self.row = self._publisher, None, None
