@@ -345,3 +345,20 @@ def test_waiting_does_not_spin(kafka: KafkaBroker, topic: str) -> None:
         assert member.poll(10, 0.0105) == []
     assert counting.polls <= 60
     reader.close()
+
+
+def test_a_member_that_comes_back_with_other_topics_gets_them(kafka: KafkaBroker, topic: str) -> None:
+    """The broker gives a static member that comes back what its predecessor had, and asks nobody anew: a deployment that
+    changes a consumer's topics would read the old ones, and the new ones nobody would."""
+    other = f"{topic}-other"
+    kafka.create_topic(other, 2)
+    publish(kafka, numbered(other, 0, 10))
+    before = Reader(kafka, topic + "-g", topic, member="one")
+    before.ready(2)
+    before.close()
+    after = Reader(kafka, topic + "-g", other, member="one")
+    after.read(10)
+    assert {record.origin.topic for record in after.records} == {other}
+    assert {partition.topic for partition in after.held} == {other}
+    after.close()
+    kafka.delete_topic(other)

@@ -8,6 +8,7 @@ partitions of the topic at once; the member that was given the lowest partition 
 from __future__ import annotations
 
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -16,12 +17,18 @@ from confluent_kafka import Consumer, TopicPartition
 from bothends.brokers.kafka.client import LOG
 from bothends.ports import Partition, StartAt
 
-__all__ = ["starting_positions"]
+__all__ = ["instance_id", "starting_positions"]
 
 _REQUEST_S = 5.0
 _OTHERS_S = 3.0
 _LOOK_AGAIN_S = 0.1
 _PARTITIONS_MAX = 100_000
+
+
+def instance_id(member: str, topics: Sequence[str]) -> str:
+    """The static member's name at the broker. The topics are part of it: a member that comes back under the name of its
+    predecessor is given what that one had, whatever it has subscribed to now."""
+    return f"{member}.{zlib.crc32(' '.join(sorted(set(topics))).encode()):08x}"
 
 
 def starting_positions(client: Consumer, given: Sequence[Partition], start: StartAt) -> dict[Partition, int]:

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from bothends.brokers.kafka.blame import publish_error
 from bothends.brokers.kafka.client import CONSUMER, CONSUMER_DEFAULTS, LOG, ClientLog, refuse_settings
 from bothends.brokers.kafka.records import origin_of, record_of
-from bothends.brokers.kafka.starting import starting_positions
+from bothends.brokers.kafka.starting import instance_id, starting_positions
 from bothends.core.ordering import Runs
 from bothends.errors import BothendsError, PositionLost
 from bothends.message import Origin, Record
@@ -86,7 +86,7 @@ class KafkaSubscription:
             "group.id": group, "on_commit": self._on_commit, "error_cb": self._on_error, "logger": ClientLog(),
         }
         if member is not None:
-            conf["group.instance.id"] = member
+            conf["group.instance.id"] = instance_id(member, topics)
         try:
             self._client = Consumer(conf)
         except KafkaException as error:
