@@ -22,7 +22,6 @@ from tests.acceptance.ground import Ground, ground
 BACKLOG = 3_000
 """Full load: so many events wait all the time, and the writers take no more of the two cores than that needs."""
 RESUME_S = 5.0
-GROUP_S = 10.0
 
 _GAPS = """
     select part, pid, before, at, after from (

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from bothends.brokers import open_broker
 from bothends.relay import Relay, RelaySettings
@@ -219,6 +220,37 @@ def test_kafka_refuses_one_large_event_and_the_others_arrive(store: Store, kafka
         connection.execute("truncate bothends.held")
     assert held[0] == (1_500_000, "dead", "too_large")
     assert [row[1] for row in held[1:]] == ["behind"]
+
+
+@pytest.mark.needs("kafka")
+def test_an_event_above_the_topics_own_limit_is_to_blame_and_not_the_broker(
+    store: Store, kafka: Kafka, topic_prefix: str
+) -> None:
+    """The broker's rejection ends a gapless client, which says so before it says which record it was."""
+    resource = ConfigResource(ResourceType.TOPIC, kafka.topic, incremental_configs=[
+        ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)])
+    admin = AdminClient({"bootstrap.servers": kafka.broker.url.removeprefix("kafka://")})
+    admin.incremental_alter_configs([resource])[resource].result(10)
+    seen: list[object] = []
+    stop = threading.Event()
+    relay = Relay(store, kafka.broker, settings=RelaySettings(poll_idle_s=0.01), observe=seen.append)
+    with psycopg.connect(store.url, autocommit=True) as connection, connection.transaction():
+        for n in range(20):
+            body = b"7" * 5_000 if n == 10 else b"%d" % n
+            connection.execute(INSERT, [f"limit {n} {topic_prefix}", kafka.topic, b"key %d" % n, body])
+    thread = threading.Thread(target=relay.run, args=(stop,))
+    thread.start()
+    try:
+        until(lambda: any(isinstance(event, Dead) for event in seen))
+        until(lambda: sum(event.records for event in seen if isinstance(event, Published)) == 19)
+    finally:
+        stop.set()
+        thread.join(10)
+    assert kafka.by_key() == {b"key %d" % n: [n] for n in range(20) if n != 10}
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        held = connection.execute("select length(body), state, reason, attempts from bothends.held").fetchall()
+        connection.execute("truncate bothends.held")
+    assert held == [(5_000, "dead", "too_large", 1)]
 
 
 @pytest.mark.needs("kafka")
