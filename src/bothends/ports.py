@@ -16,7 +16,8 @@ from bothends.errors import PublishError
 from bothends.message import Origin, Record
 
 __all__ = [
-    "BatchReport", "Broker", "Features", "Outgoing", "Partition", "Publisher", "StartAt", "Subscription", "TopicState",
+    "BatchReport", "Broker", "Checked", "Features", "Outgoing", "Partition", "Publisher", "StartAt", "Subscription",
+    "TopicState",
 ]
 
 
@@ -27,6 +28,10 @@ class Outgoing(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]]
+
+
+class Checked(list[Outgoing]):
+    """Records whose header names are known to be UTF-8 without NUL, so that no publisher need look at each again."""
 
 
 class BatchReport(NamedTuple):

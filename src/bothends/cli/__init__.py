@@ -5,38 +5,52 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 
 import typer
 
-from bothends.cli import consumers, dead, health, init, keys, processes, purge, schema, status, topics
 from bothends.cli.output import complain
 from bothends.errors import Blame, BothendsError
-from bothends.stores.faults import sqlstate_of
 
-__all__ = ["app", "main"]
+__all__ = ["build", "main", "run"]
 
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 1, 2, 130
 
-app = typer.Typer(
-    name="bothends", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
-    help="Reliable events between services: state and event commit together, every event arrives, nothing happens twice.",
-)
+_COMMANDS = {
+    "relay": "processes", "work": "processes", "run": "processes", "status": "status", "trace": "status",
+    "config": "status", "health": "health", "init": "init", "purge": "purge",
+}
+_GROUPS = {
+    "dead": "Dead letters: what was given up on.",
+    "keys": "Keys that wait: retrying, or held behind a dead letter.",
+    "consumers": "The consumers: which have run, pause, resume.",
+    "topics": "The topics that the application uses.",
+    "schema": "Our tables in the services' databases.",
+}
 
 
-@app.callback()
+def build(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The command line, of which only the command that ``arguments`` begin with is imported: a supervisor that was killed
+    must be back in a moment. Everything, where they begin with none."""
+    only = {*arguments[:1]} & {*_COMMANDS, *_GROUPS}
+    app = typer.Typer(
+        name="bothends", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+        help="Reliable events between services: state and event commit together, every event arrives, nothing happens "
+        "twice.",
+    )
+    app.callback()(_options)
+    for module in dict.fromkeys(module for verb, module in _COMMANDS.items() if not only or verb in only):
+        importlib.import_module(f"bothends.cli.{module}").register(app)
+    for name, help in _GROUPS.items():
+        if not only or name in only:
+            app.add_typer(importlib.import_module(f"bothends.cli.{name}").app, name=name, help=help)
+    if not only and importlib.util.find_spec("bothends.cli.demo") is not None:
+        app.command()(importlib.import_module("bothends.cli.demo").demo)
+    return app
+
+
 def _options(debug: bool = typer.Option(False, "--debug", help="Show tracebacks.")) -> None:
     """``run`` has looked at it already: also errors of the arguments themselves can be debugged."""
-
-
-for module in (processes, status, health, init, purge):
-    module.register(app)
-app.add_typer(dead.app, name="dead", help="Dead letters: what was given up on.")
-app.add_typer(keys.app, name="keys", help="Keys that wait: retrying, or held behind a dead letter.")
-app.add_typer(consumers.app, name="consumers", help="The consumers: which have run, pause, resume.")
-app.add_typer(topics.app, name="topics", help="The topics that the application uses.")
-app.add_typer(schema.app, name="schema", help="Our tables in the services' databases.")
-if importlib.util.find_spec("bothends.cli.demo") is not None:
-    app.command()(importlib.import_module("bothends.cli.demo").demo)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -48,7 +62,7 @@ def run(arguments: list[str]) -> int:
     """``main`` without the exit: the status."""
     debug = "--debug" in arguments or bool(os.environ.get("BOTHENDS_DEBUG"))
     try:
-        status_ = app(arguments, standalone_mode=False)
+        status_ = build(arguments)(arguments, standalone_mode=False)
         return status_ if isinstance(status_, int) else 0
     except typer.Exit as error:
         return error.exit_code
@@ -78,6 +92,8 @@ def run(arguments: list[str]) -> int:
 
 def _fix_of(error: Exception) -> str:
     """What to do about an error that is not ours."""
+    from bothends.stores.faults import sqlstate_of
+
     if sqlstate_of(error) == "42501":  # insufficient privilege
         return "`bothends schema sql --grants relay=ROLE` prints the rights that a role needs; run them as the tables' owner"
     return "run it with --debug to see where"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
-
-import typer
+from typing import Any, TypeVar
 
 from bothends.admin.acts import Act, in_transaction, os_user
 from bothends.brokers import open_broker
+from bothends.cli.options import AppArgument, AppOption, By, Json, Reason, ServiceOption, Yes
 from bothends.config import app_name, need_broker, need_database
 from bothends.errors import BothendsError, ConfigError, PublishError
 from bothends.operating.apps import App, load
@@ -26,15 +25,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-AppArgument = Annotated[str | None, typer.Argument(metavar="APP", help="module or module:name; default BOTHENDS_APP.")]
-AppOption = Annotated[str | None, typer.Option("--app", metavar="APP", help="module or module:name; default BOTHENDS_APP.")]
-ServiceOption = Annotated[str | None, typer.Option("--service", help="Only this service.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
-By = Annotated[str | None, typer.Option("--by", help="Who acts; default: the user of the operating system.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; kept in the audit row.")]
-
 
 @dataclass(eq=False)
 class Database:

@@ -1,4 +1,7 @@
-"""Output: tables for people, JSON for programs, two lines for errors, and the question before a change."""
+"""Output: tables for people, JSON for programs, two lines for errors, and the question before a change.
+
+What draws is imported by what is drawn: a supervisor that is started again never draws.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,12 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from bothends.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["WrongUse", "as_json", "ask", "complain", "duration", "fields", "progress", "say", "table"]
 
@@ -24,6 +24,8 @@ class WrongUse(ConfigError):
 
 
 def _console(error: bool = False) -> Console:
+    from rich.console import Console
+
     stream = sys.stderr if error else sys.stdout
     return Console(file=stream, highlight=False, soft_wrap=not stream.isatty())
 
@@ -35,11 +37,15 @@ def as_json(value: object) -> None:
 
 def say(text: str = "") -> None:
     """One line on stdout, as it is."""
+    from rich.markup import escape
+
     _console().print(escape(text))
 
 
 def complain(what: str, fix: str | None = None) -> None:
     """What is wrong, and below it what to do, on stderr."""
+    from rich.markup import escape
+
     console = _console(error=True)
     console.print(f"[bold red]error:[/] {escape(what)}")
     if fix:
@@ -56,6 +62,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
         for line in [list(columns), *lines]:
             print("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in line))
         return
+    from rich.markup import escape
+    from rich.table import Table
+
     made = Table(box=None, pad_edge=False, header_style="bold")
     for n, column in enumerate(columns):
         numeric = all(line[n].replace(".", "", 1).lstrip("-").isdigit() or not line[n] for line in lines)
@@ -87,6 +96,8 @@ def ask(question: str, yes: bool) -> None:
     """Asks on a terminal; off it, ``--yes`` must have answered. Declined: nothing is done, exit 1."""
     if yes:
         return
+    import typer
+
     if not sys.stdin.isatty():
         raise WrongUse(f"{question} There is no terminal to ask at; give --yes")
     if not typer.confirm(question, err=True):
@@ -96,6 +107,8 @@ def ask(question: str, yes: bool) -> None:
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Any]:
     """A progress bar on stderr where that is a terminal; ``advance(n)`` moves it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=_console(error=True), transient=True, disable=not sys.stderr.isatty(),

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bothends.cli.desk import AppArgument, AppOption, ServiceOption
+from bothends.cli.options import AppArgument, AppOption, ServiceOption
 from bothends.config import app_name, resolve
-from bothends.errors import ConfigError
 from bothends.operating.apps import App, load
+from bothends.operating.standby import standing_by
 from bothends.operating.supervisor import Supervisor, Task
 from bothends.service import Service
 from bothends.telemetry import logs
@@ -82,17 +82,9 @@ def _supervise(
     member: int | None = None, adopt: bool = False,
 ) -> None:
     name = app_name(given)
-    app = load(name, flags)  # what is wrong with it is said here, once, and not by each child
-    chosen = [c for c in consumers.split(",") if c]
-    if relays:
-        app.outboxes(service)
-    if workers and (not relays or chosen or any(s.consumers for s in _chosen(app, service))):
-        app.consumers(service, chosen)
-    elif relays:
-        workers = 0  # `run` of an application that only produces
     settings = resolve(Service("supervisor"), {**flags, "database_url": None, "broker_url": None})
-    logs.setup(settings.log_format, settings.log_level, role="supervisor", pid=os.getpid())
     first = member if member is not None else settings.member
+    chosen = [c for c in consumers.split(",") if c]
     common = {
         "app": name, "service": service, "flags": flags, "log_format": settings.log_format,
         "log_level": settings.log_level, "stop_timeout_s": settings.stop_timeout_s,
@@ -102,9 +94,18 @@ def _supervise(
         tasks.append(Task(f"work-{n}", {
             **common, "role": "work", "consumers": chosen, "purges": n == 0,
             "member": None if first is None else first + n}))
-    if not tasks:
-        raise ConfigError(f"{name} has nothing to run")
-    raise typer.Exit(Supervisor(tasks, stop_timeout_s=settings.stop_timeout_s, spare=settings.spare).run())
+    with standing_by([(task.module, task.task) for task in tasks]) as early:
+        # What is wrong with the application is said here, once, and not by each child. They import it meanwhile.
+        app = load(name, flags)
+        if relays:
+            app.outboxes(service)
+        if workers and (not relays or chosen or any(s.consumers for s in _chosen(app, service))):
+            app.consumers(service, chosen)
+        elif relays:
+            tasks = tasks[:1]  # `run` of an application that only produces
+        logs.setup(settings.log_format, settings.log_level, role="supervisor", pid=os.getpid())
+        raise typer.Exit(
+            Supervisor(tasks, stop_timeout_s=settings.stop_timeout_s, early=early, spare=settings.spare).run())
 
 
 def _chosen(app: App, service: str | None) -> tuple[Service, ...]:

@@ -19,6 +19,7 @@ __all__ = ["Link"]
 
 _PR_SET_PDEATHSIG = 1
 _TASK_MAX = 256 * 1024
+_TASK_S = 10.0
 ORPHANED = 75
 
 
@@ -27,27 +28,25 @@ class Link:
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
-        self._socket.settimeout(10)
+        self._received = b""
         self._thread: threading.Thread | None = None
         self._send_lock = threading.Lock()
 
     def task(self, *, wait: bool = False) -> dict[str, Any]:
-        """The task; with ``wait`` however long it takes. From here on this process ends when its parent does."""
-        received = b""
-        if wait:
-            self._socket.settimeout(None)
-            received = self._socket.recv(65536)
-            self._socket.settimeout(10)
-            if not received:
-                raise SystemExit(0)  # the parent is gone, or needs no spare any more
-        while not received.endswith(b"\n") and len(received) < _TASK_MAX:
+        """What the parent says next: what to prepare for (``stand_by``), and the task; with ``wait`` however long it takes.
+        From the first on this process ends when its parent does."""
+        self._socket.settimeout(None if wait else _TASK_S)
+        while b"\n" not in self._received and len(self._received) < _TASK_MAX:
             part = self._socket.recv(65536)
             if not part:
                 break
-            received += part
-        if not received.endswith(b"\n"):
+            self._received += part
+        line, newline, self._received = self._received.partition(b"\n")
+        if not newline:
+            if wait:
+                raise SystemExit(0)  # the parent is gone, or needs no process that stands by any more
             raise EOFError("the parent hung up before it gave a task; start workers with `bothends work`")
-        task: dict[str, Any] = json.loads(received)
+        task: dict[str, Any] = json.loads(line)
         _die_with(int(task["parent"]))
         return task
 

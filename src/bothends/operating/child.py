@@ -1,15 +1,14 @@
 """Child: the process in which relays and workers run, started by ``supervisor.py`` as a fresh interpreter.
 
-``python -m bothends.operating.child FD [spare]``: the task comes over the socket FD; a spare imports first what every
-child needs, and waits. Exit 0: drained;
-2: the configuration is wrong, and a restart would not help; 1: something broke, and a restart may.
+``python -m bothends.operating.child FD``: the task comes over the socket FD; one that stands by imports the application
+first, and waits for it. Exit 0: drained; 2: the configuration is wrong, and a restart would not help; 1: something broke,
+and a restart may.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import os
 import signal
 import socket
@@ -31,10 +30,10 @@ _log = logs.get("child")
 def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which tells us
     link = Link(int(arguments[0]))
-    spare = arguments[1:] == ["spare"]
-    if spare:
-        _preload()
-    task = link.task(wait=spare)
+    task = link.task()
+    if task.get("stand_by"):
+        _prepare(task)
+        task = link.task(wait=True)
     logs.setup(task["log_format"], task["log_level"], role=task["role"], pid=os.getpid())
     state = _State()
     link.beat(BEAT_S, state.is_alive)
@@ -50,16 +49,17 @@ def main(arguments: list[str]) -> int:
         return EXIT_BROKEN
 
 
-def _preload() -> None:
-    """What children import, as far as it is installed; never the application."""
-    for module in (
-        "bothends.operating.roles", "bothends.relay", "bothends.worker", "bothends.admin.topics",
-        "bothends.stores.postgresql.connection", "bothends.stores.postgresql.inbox", "bothends.stores.postgresql.relay",
-        "bothends.stores.postgresql.outbox", "bothends.stores.sqlite.inbox", "bothends.brokers.kafka",
-        "bothends.brokers.embedded", "sqlalchemy.orm",
-    ):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+def _prepare(task: Mapping[str, Any]) -> None:
+    """Imports the application and what it will run with."""
+    logs.setup(task["log_format"], task["log_level"], role="spare", pid=os.getpid())
+    from bothends.operating.apps import load
+    from bothends.operating.roles import prepare
+
+    try:
+        prepare(load(task["app"], task["flags"]))
+    except Exception as error:
+        # Who is given the task meets it again, and says it aloud.
+        _log.debug("cannot be prepared", exc_info=error)
 
 
 class _State:

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from bothends.admin.topics import declared
@@ -27,7 +28,7 @@ from bothends.telemetry import logs
 from bothends.telemetry.tally import Tally
 from bothends.urls import mask
 
-__all__ = ["Roles"]
+__all__ = ["Roles", "prepare"]
 
 _log = logs.get("roles")
 
@@ -174,6 +175,19 @@ class Roles:
                 for topic in declared(service):
                     if self.broker(settings).create_topic(topic, settings.partitions):
                         _log.info("topic created", extra={"topic": topic, "partitions": settings.partitions})
+
+
+def prepare(app: App) -> None:
+    """Imports what a crew of ``app`` will need. No I/O, and nothing is wrong with an application that names no URL."""
+    import_module("bothends.worker")
+    for service in app.services:
+        settings = app.settings[service.name]
+        if settings.broker_url:
+            open_broker(settings.broker_url).close()
+        if settings.database_url:
+            store = open_store(settings.database_url, service.schema)
+            for room in ("connection", "inbox", "outbox", "relay"):
+                import_module(f"bothends.stores.{store.dialect}.{room}")
 
 
 class _Topics:

@@ -8,17 +8,15 @@ half second), says when it is ready, and sees the parent's end as end of file. N
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bothends.operating.standby import StandBy, spawn
 from bothends.telemetry import logs
 
 __all__ = ["BEAT_S", "SILENCE_S", "Supervisor", "Task"]
@@ -31,8 +29,9 @@ START_S = 30.0
 BACKOFF_FIRST_S, BACKOFF_CAP_S = 0.25, 4.0
 SHORT_LIFE_S = 2.0
 """A child that dies sooner after it was ready (or before) is restarted with backoff, others at once."""
-SPARE_AFTER_S = 1.0
-"""The spare is started when no child was for so long: it must not take the processor from one that is coming up."""
+SPARE_AFTER_S, SPARE_AFTER_CAP_S = 0.5, 60.0
+"""The spare is started when no child was for so long: it must not take the processor from one that is coming up. Twice
+as long each time after one that died by itself."""
 IMPATIENT_S = 0.5
 """A signal that follows another sooner is the same wish to stop; later, it ends the drain."""
 EXIT_WRONG_USE = 2
@@ -62,23 +61,15 @@ class _Child:
     finished: bool = False
 
 
-@dataclass(slots=True)
-class _Spare:
-    """A fresh interpreter that has imported what children need and waits for a task, so that a dead child's work goes on
-    in a moment also on a busy machine."""
-
-    process: subprocess.Popen[bytes]
-    link: socket.socket
-
-
 class Supervisor:
     """``run()`` returns the exit status: 0 after a stop in time, 1 where something had to be killed or the last child
-    failed for good, 2 where a child found the configuration wrong before all were ready for the first time. ``spare``:
-    one more process stands by, which takes the place of the next child that dies."""
+    failed for good, 2 where a child found the configuration wrong before all were ready for the first time. ``early``:
+    processes that stand by already, for the first children; they are taken out of the list. ``spare``: one more stands by
+    all the time, and takes the place of the next child that dies."""
 
     def __init__(
         self, tasks: Sequence[Task], *, stop_timeout_s: float = 20.0, silence_s: float = SILENCE_S,
-        environ: Mapping[str, str] | None = None, spare: bool = False,
+        environ: Mapping[str, str] | None = None, early: list[StandBy] | None = None, spare: bool = False,
     ) -> None:
         if not tasks:
             raise ValueError("a supervisor without a task has nothing to do")
@@ -93,10 +84,10 @@ class Supervisor:
         self._killed = 0
         self._wrong_use = False
         self._was_running = False
-        self._spare: _Spare | None = None
+        self._standing_by = [] if early is None else early
+        self._wants_spare = spare
+        self._spare_after_s = SPARE_AFTER_S
         self._started_at = 0.0
-        modules = {task.module for task in tasks}
-        self._spare_module = modules.pop() if len(modules) == 1 and spare else None
 
     def run(self) -> int:
         wake, woken = socket.socketpair()
@@ -106,6 +97,8 @@ class Supervisor:
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         old_wake = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         self._selector.register(woken, selectors.EVENT_READ)
+        while len(self._standing_by) > len(self._children):
+            self._standing_by.pop(0).drop()
         try:
             return self._loop()
         finally:
@@ -114,7 +107,7 @@ class Supervisor:
                 signal.signal(number, handler)
             for child in self._children:
                 self._kill(child)
-            self._drop_spare()
+            self._drop_spares()
             self._selector.close()
             wake.close()
             woken.close()
@@ -172,57 +165,44 @@ class Supervisor:
 
     def _start(self, child: _Child, now: float) -> None:
         self._started_at = now
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.process.poll() is None:
-            child.process, ours = spare.process, spare.link
-        else:
-            try:
-                child.process, ours = self._spawn(child.task.module)
-            except OSError as error:  # no memory, no process slot: tried again like any other death
-                self._again(child, now, f"cannot be started: {error}")
-                return
-        child.link = ours
-        child.heard_at, child.ready_at, child.has_beaten = now, None, False
-        ours.settimeout(1.0)
-        with contextlib.suppress(OSError):  # it died at once: its exit says so
-            ours.sendall(json.dumps({**child.task.task, "parent": os.getpid()}).encode() + b"\n")
-        ours.setblocking(False)
-        self._selector.register(ours, selectors.EVENT_READ, child)
-
-    def _spawn(self, module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        ours, theirs = socket.socketpair()
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
-                pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, process_group=0,
-                env=dict(os.environ if self._environ is None else self._environ),
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return process, ours
+            started = self._stand_by() or spawn(child.task.module, self._environ)
+        except OSError as error:  # no memory, no process slot: tried again like any other death
+            self._again(child, now, f"cannot be started: {error}")
+            return
+        child.process, child.link = started.process, started.link
+        child.heard_at, child.ready_at, child.has_beaten = now, None, False
+        started.give(child.task.task)
+        self._selector.register(started.link, selectors.EVENT_READ, child)
+
+    def _stand_by(self) -> StandBy | None:
+        """One that stands by and lives, if there is one."""
+        while self._standing_by:
+            found = self._standing_by.pop()
+            if found.is_alive():
+                self._spare_after_s = SPARE_AFTER_S
+                return found
+            found.drop()
+        return None
 
     def _keep_spare(self, now: float) -> None:
-        if self._spare_module is None or not self._was_running or self._stop_by is not None:
+        if not self._wants_spare or not self._was_running or self._stop_by is not None:
             return
-        if self._spare is not None and self._spare.process.poll() is None:
-            return
-        if now - self._started_at < SPARE_AFTER_S:
+        if self._standing_by and not self._standing_by[-1].is_alive():
+            self._standing_by.pop().drop()
+            self._spare_after_s = min(2 * self._spare_after_s, SPARE_AFTER_CAP_S)
+        if self._standing_by or now - self._started_at < self._spare_after_s:
             return
         self._started_at = now
-        self._drop_spare()
+        task = self._children[-1].task  # all have the application in common
         with contextlib.suppress(OSError):  # no memory for one more: children do without
-            self._spare = _Spare(*self._spawn(self._spare_module, "spare"))
+            spare = spawn(task.module, self._environ)
+            spare.prepare(task.task)
+            self._standing_by.append(spare)
 
-    def _drop_spare(self) -> None:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.link.close()
-            if spare.process.poll() is None:
-                spare.process.kill()
-            spare.process.wait()
+    def _drop_spares(self) -> None:
+        while self._standing_by:
+            self._standing_by.pop().drop()
 
     def _hear(self, child: _Child) -> None:
         if child.link is None:
@@ -282,7 +262,7 @@ class Supervisor:
         self._stop_by = now + self._stop_timeout_s
         if not self._wrong_use:
             _log.info("stopping", extra={"stop_timeout_s": self._stop_timeout_s})
-        self._drop_spare()
+        self._drop_spares()
         for child in self._children:
             if child.process is not None:
                 with contextlib.suppress(ProcessLookupError):

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from bothends.core.relaying import Hold
 from bothends.errors import Blame, PublishError
-from bothends.relay.records import KEY, LANE, SEQ, TOPIC, Row
+from bothends.relay.records import BODY, KEY, LANE, SEQ, TOPIC, Row
 
 __all__ = ["Batch", "Failure", "culprit", "walk"]
 
@@ -29,13 +29,15 @@ class Batch:
 
     __slots__ = (
         "blocked", "blocked_lanes", "confirmed", "delays", "done", "failures", "forget", "holds", "kind", "number", "rows",
-        "segments",
+        "segments", "size",
     )
 
     def __init__(self, kind: Literal["stream", "held", "delayed"], rows: list[Row]) -> None:
         self.kind = kind
         self.rows = rows
         """Those that are sent, in the order of the records."""
+        self.size = sum([len(row[BODY] or b"") for row in rows])
+        """Bytes of their bodies."""
         self.number = 0
         self.segments: list[tuple[int, int, str]] = []
         self.holds: list[Hold] = []

@@ -9,20 +9,22 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from bothends.core.relaying import BLOCKED, DELAYED, Cursor, Hold, Segment, Stream, merge
+from bothends.core.relaying import BLOCKED, DELAYED, Cursor, Hold, Page, Segment, Stream, merge
 from bothends.errors import Blame, PublishError
 from bothends.ports import BatchReport, Broker, Publisher
 from bothends.relay.batches import Batch, Failure, culprit, walk
 from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row, outgoing, readable
 from bothends.relay.settings import RelaySettings
-from bothends.stores.steps import Steps
+from bothends.stores.steps import Executor, Steps, begin, run
 
 __all__ = ["FencedOff", "Pipeline"]
 
 STREAMS_MAX = 4
 """Streams that one statement reads."""
+WINDOW_BYTES = 32 * 1024 * 1024
+"""Bodies in flight: with so many, no further page is handed over."""
 _REPORTS_S = 2.0
 
 
@@ -30,11 +32,18 @@ class FencedOff(Exception):
     """The registration is gone: somebody else has our lanes."""
 
 
+class _Ahead(NamedTuple):
+    """A page that was asked for."""
+
+    place: tuple[Any, ...]
+    page: Callable[[], Page]
+
+
 class Pipeline:
     def __init__(
-        self, me: int, steps: Any, run: Callable[[Steps[Any]], Any], broker: Broker, settings: RelaySettings, name: str,
+        self, me: int, steps: Any, executor: Executor, broker: Broker, settings: RelaySettings, name: str,
     ) -> None:
-        self._me, self._steps, self._run, self._broker = me, steps, run, broker
+        self._me, self._steps, self._executor, self._broker = me, steps, executor, broker
         self._settings, self._name = settings, name
         self._publisher: Publisher | None = None
         self._number = 0
@@ -52,6 +61,12 @@ class Pipeline:
         self.failure: PublishError | None = None
         self.published = 0
         """Records confirmed and recorded since this was last read."""
+        self._ahead: _Ahead | None = None
+        self._held_steps = 0
+        """Steps that held rows: a page that was read before one shows rows as free that are not."""
+
+    def _run(self, steps: Steps[Any]) -> Any:
+        return run(steps, self._executor)
 
     # Lanes
 
@@ -73,17 +88,19 @@ class Pipeline:
 
     @property
     def room(self) -> bool:
-        return len(self.window) < self._settings.in_flight_max
+        return len(self.window) < self._settings.in_flight_max and sum(b.size for b in self.window) < WINDOW_BYTES
 
     def fetch(self) -> bool:
-        """Fetches one page and hands it over. Whether there may be more at once."""
-        streams, rest = self.streams[:STREAMS_MAX], self.streams[STREAMS_MAX:]
-        if not streams:
+        """Takes one page and hands it over; the next one is asked for before, so that the database reads while records
+        are made. Whether there may be more at once."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.place != self._place():
+            ahead = self._ask()
+        if ahead is None:
             return False
-        limit = max(1, self._settings.batch_max // len(streams))
-        page = self._run(self._steps.rows.fetch(streams, limit=limit, blocked_lanes=self.blocked_lanes))
+        page, rest = ahead.page(), self.streams[STREAMS_MAX:]
+        before, self.streams = self.streams, merge([*rest, *page.streams])
         if not page.rows:
-            self.streams = merge([*rest, *page.streams])
             return bool(rest)
         batch = Batch("stream", page.rows)
         batch.segments = [
@@ -91,9 +108,24 @@ class Pipeline:
         ]
         if self.away or self._known or any([row[FLAG] for row in page.rows]) or self._copying():
             self._deal(batch)
-        if self.send(batch):
-            self.streams = merge([*rest, *page.streams])
-        return bool(page.full or rest)
+        more = page.full or bool(rest)
+        if more:
+            self._ahead = self._ask()
+        if not self.send(batch):
+            self.streams = before
+        return more
+
+    def _ask(self) -> _Ahead | None:
+        streams = self.streams[:STREAMS_MAX]
+        if not streams:
+            return None
+        limit = max(1, self._settings.batch_max // len(streams))
+        steps = self._steps.rows.fetch(streams, limit=limit, blocked_lanes=self.blocked_lanes)
+        return _Ahead(self._place(), begin(steps, self._executor))
+
+    def _place(self) -> tuple[Any, ...]:
+        """What a page depends on; one that was asked for at another place is not used."""
+        return list(self.streams), self.blocked_lanes, self._held_steps
 
     def _copying(self) -> set[tuple[str, bytes]]:
         """Keys with rows that a batch in flight copies to ``held``: the table does not show them yet."""
@@ -222,6 +254,7 @@ class Pipeline:
             delays += batch.delays
         if segments or holds or delays:
             self.fenced(self._steps.rows.settle(self._me, _newest(segments), holds, delays))
+        self._held_steps += bool(holds)
         for batch in ready:
             for seq in batch.forget:
                 self._known.pop(seq, None)
@@ -236,6 +269,7 @@ class Pipeline:
             held = [(h.seq, h.state, h.reason, h.error) for h in batch.holds]
             if seqs or held:
                 self.fenced(self._steps.held.delayed_done(self._me, seqs, held))
+            self._held_steps += bool(held)
             self.blocked_lanes |= batch.blocked_lanes
 
     def fenced(self, steps: Steps[bool]) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bothends.codecs.cloudevents import ATTRIBUTES, is_text, unpack_attributes, unpack_headers
-from bothends.ports import Outgoing
+from bothends.ports import Checked, Outgoing
 
-__all__ = ["ATTEMPTS", "FLAG", "KEY", "LANE", "SEQ", "STATE", "TOPIC", "Row", "outgoing", "readable"]
+__all__ = ["ATTEMPTS", "BODY", "FLAG", "KEY", "LANE", "SEQ", "STATE", "TOPIC", "Row", "outgoing", "readable"]
 
 Row = tuple[Any, ...]
 
 # Where the columns are in a row that a store hands over. The id and the time, which never repeat, come as bytes.
-SEQ, LANE, FLAG, TOPIC, KEY = 1, 2, 3, 7, 8
+SEQ, LANE, FLAG, TOPIC, KEY, BODY = 1, 2, 3, 7, 8, 9
 ATTEMPTS, STATE = 15, 16
 """In held rows only."""
 
@@ -46,11 +46,12 @@ _contents = _Pairs("content-type", str.encode)
 _versions = _Pairs("ce_dataversion", lambda version: str(version).encode())
 
 
-def outgoing(rows: Sequence[Row]) -> list[Outgoing]:
-    """One record per row. Raises ValueError where the attributes or headers of one cannot be read."""
+def outgoing(rows: Sequence[Row]) -> Checked:
+    """One record per row. Raises ValueError where the attributes or headers of one cannot be read, or have names that
+    cannot be written: the decoders refuse all that is not UTF-8, which leaves NUL."""
     sources, types, contents, versions = _sources, _types, _contents, _versions
     new, cls, spec, printable = tuple.__new__, Outgoing, _SPEC, _PRINTABLE
-    records: list[Outgoing] = []
+    records = Checked()
     append = records.append
     for _, _, _, _, id, source, type, topic, key, body, content, time, version, attributes, own, *_ in rows:
         headers = [spec, ("ce_id", id), sources[source], types[type], ("ce_time", time), versions[version]]
@@ -59,11 +60,22 @@ def outgoing(rows: Sequence[Row]) -> list[Outgoing]:
         if key and (not key.translate(None, printable) or _is_attribute(key)):
             headers.append(("ce_partitionkey", key))
         if attributes is not None:
-            headers += [(_CE.get(n) or f"ce_{n}", v.encode()) for n, v in unpack_attributes(attributes).items()]
+            pairs = [(_CE.get(n) or f"ce_{n}", v.encode()) for n, v in unpack_attributes(attributes).items()]
+            _refuse_nul(pairs)
+            headers += pairs
         if own is not None:
-            headers += unpack_headers(own)
+            pairs = unpack_headers(own)
+            if b"\0" in own:
+                _refuse_nul(pairs)
+            headers += pairs
         append(new(cls, (topic, key, body, headers)))
     return records
+
+
+def _refuse_nul(pairs: Sequence[tuple[str, bytes]]) -> None:
+    for name, _ in pairs:
+        if "\0" in name:
+            raise ValueError(f"NUL in the header name {name!r}")
 
 
 def _is_attribute(key: bytes) -> bool:

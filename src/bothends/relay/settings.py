@@ -20,8 +20,8 @@ class RelaySettings:
     renew_s: float = 1.0
     batch_max: int = 2000
     """Rows of one page, 16 to 10,000."""
-    in_flight_max: int = 4
-    """Pages handed over and not settled, at least 2."""
+    in_flight_max: int = 16
+    """Pages handed over and not settled, at least 2; of their bodies together at most 32 MB and one page."""
     poll_busy_s: float = 0.005
     poll_idle_s: float = 0.05
     silence_s: float = 10.0

@@ -52,7 +52,7 @@ class Term:
             name=name, pid=os.getpid(), host=socket.gethostname()[:255], lease_s=settings.lease_s, former=former,
             now=clock(), boot=boot, process=this_process(),
         ))
-        self._pipeline = Pipeline(self.me, store_relay, self._run, broker, settings, name)
+        self._pipeline = Pipeline(self.me, store_relay, self._executor, broker, settings, name)
         self._held = Held(self.me, store_relay, self._run, broker, settings, name, self._pipeline, observe)
         self._renewed_at = time.monotonic()
         self._tick_at = 0.0

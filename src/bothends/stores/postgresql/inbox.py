@@ -14,6 +14,7 @@ from typing import Any
 from bothends.letters import KeyOf
 from bothends.processes import lives
 from bothends.stores.inboxes import Admitted, Consumed, Entry, Gate, Known, OpenRun, Registered
+from bothends.stores.postgresql.arrays import booleans, byteas, texts
 from bothends.stores.postgresql.parking import PostgresqlParking
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
@@ -21,6 +22,8 @@ from bothends.stores.steps import Sql, Steps
 __all__ = ["PostgresqlInbox"]
 
 _OPEN_RUNS_MAX = 10_000
+_WAITING_MAX = 16
+"""Keys that wait, of which a batch is told all, so that it need not ask for each of its own."""
 
 
 class PostgresqlInbox(PostgresqlParking):
@@ -62,15 +65,21 @@ class PostgresqlInbox(PostgresqlParking):
             with settings as materialized (
                 select set_config('lock_timeout', coalesce(:lock_timeout, current_setting('lock_timeout')), true),
                        set_config('idle_in_transaction_session_timeout', :lease_ms, true),
-                       set_config('tcp_user_timeout', :lease_ms, true))
-            insert into {s}.inbox (consumer, source, id, hash)
-            select :consumer, n.source, n.id, n.hash
-            from settings, unnest(:sources::text[], :ids::text[], :hashes::bytea[]) as n (source, id, hash)
-            on conflict do nothing returning source, id, pg_current_xact_id()::text"""
+                       set_config('tcp_user_timeout', :lease_ms, true)),
+                 admitted as (
+                     insert into {s}.inbox (consumer, source, id, hash)
+                     select :consumer, n.source, n.id, n.hash
+                     from settings, unnest(:sources::text[], :ids::text[], :hashes::bytea[]) as n (source, id, hash)
+                     on conflict do nothing returning source, id)
+            select coalesce(pg_current_xact_id_if_assigned()::text, ''),
+                   case when count(*) < :entries then array_agg(source) end,
+                   case when count(*) < :entries then array_agg(id) end, count(*) from admitted"""
         self._settings = """
             select set_config('lock_timeout', coalesce(:lock_timeout, current_setting('lock_timeout')), true),
                    set_config('idle_in_transaction_session_timeout', :lease_ms, true),
                    set_config('tcp_user_timeout', :lease_ms, true), pg_current_xact_id()::text"""
+        self._waiting = f"""
+            select topic, keyed, key from {s}.blocked_keys where consumer = :consumer limit {_WAITING_MAX + 1}"""
         self._known = f"""
             select source, id, state::text, hash from {s}.inbox where consumer = :consumer
             and (id, source) in (select * from unnest(:ids::text[], :sources::text[]))"""
@@ -142,24 +151,34 @@ class PostgresqlInbox(PostgresqlParking):
             return Admitted(set(), result.rows[0][3])
         ordered = sorted(entries, key=_by_key)
         result = yield Sql(self._admit, settings | {
-            "consumer": consumer, "sources": [e.source for e in ordered], "ids": [e.id for e in ordered],
-            "hashes": [e.hash for e in ordered],
+            "consumer": consumer, "sources": texts(e.source for e in ordered), "ids": texts(e.id for e in ordered),
+            "hashes": byteas(e.hash for e in ordered), "entries": len(ordered),
         })
-        transaction = result.rows[0][2] if result.rows else ""
-        return Admitted({(source, id) for source, id, _ in result.rows}, transaction)
+        transaction, sources, ids, count = result.rows[0]
+        if count == len(ordered):
+            return Admitted({(e.source, e.id) for e in ordered}, transaction)
+        return Admitted(set(zip(sources or (), ids or (), strict=True)), transaction)
 
     def known(self, consumer: int, names: Sequence[tuple[str, str]]) -> Steps[dict[tuple[str, str], Known]]:
         """What the inbox says of these (source, id)."""
         result = yield Sql(self._known, {
-            "consumer": consumer, "sources": [source for source, _ in names], "ids": [id for _, id in names],
+            "consumer": consumer, "sources": texts(source for source, _ in names), "ids": texts(id for _, id in names),
         })
         return {(source, id): Known(state, bytes(hash)) for source, id, state, hash in result.rows}
 
     def blocked(self, consumer: int, keys: Sequence[KeyOf]) -> Steps[dict[KeyOf, str]]:
-        """The state of those keys that wait, locked until the end of the transaction."""
+        """The state of those keys that wait, locked until the end of the transaction. Most of the time no key waits at all,
+        or a few others do, and the long question need not be asked."""
+        if len(keys) > _WAITING_MAX:
+            result = yield Sql(self._waiting, {"consumer": consumer})
+            if len(result.rows) <= _WAITING_MAX:
+                waiting = {KeyOf(topic, keyed, bytes(key)) for topic, keyed, key in result.rows}
+                keys = [key for key in keys if key in waiting]
+                if not keys:
+                    return {}
         result = yield Sql(self._blocked, {
-            "consumer": consumer, "topics": [k.topic for k in keys], "keyed": [k.keyed for k in keys],
-            "keys": [k.key for k in keys],
+            "consumer": consumer, "topics": texts(k.topic for k in keys), "keyed": booleans(k.keyed for k in keys),
+            "keys": byteas(k.key for k in keys),
         })
         return {KeyOf(topic, keyed, bytes(key)): state for topic, keyed, key, state in result.rows}
 

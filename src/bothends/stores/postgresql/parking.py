@@ -11,6 +11,7 @@ from typing import Any
 
 from bothends.letters import Block, KeyOf, Letter
 from bothends.stores.inboxes import Lease
+from bothends.stores.postgresql.arrays import texts
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
@@ -177,7 +178,7 @@ class PostgresqlParking:
     def take(self, consumer: int, names: Sequence[tuple[str, str]]) -> Steps[set[tuple[str, str]]]:
         """Inbox rows from parked to processed, in the handler's transaction; those that were parked."""
         result = yield Sql(self._take, {
-            "consumer": consumer, "sources": [source for source, _ in names], "ids": [id for _, id in names],
+            "consumer": consumer, "sources": texts(source for source, _ in names), "ids": texts(id for _, id in names),
         })
         return {(source, id) for source, id in result.rows}
 

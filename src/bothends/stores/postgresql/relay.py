@@ -7,46 +7,22 @@ Every statement is one autocommit statement, so that no relay can freeze while i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
-
-import psycopg
-from psycopg.pq import Format
-from psycopg.types.string import ByteaBinaryLoader
 
 from bothends.core.relaying import Cursor, lanes_of, signed
 from bothends.stores.connection import Connection
+from bothends.stores.postgresql.relay_connection import RelayConnection, RelayExecutor
 from bothends.stores.postgresql.relay_held import HeldSteps
 from bothends.stores.postgresql.relay_rows import RowSteps
 from bothends.stores.postgresql.relay_storage import StorageSteps
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Executor, Sql, Steps
 
-__all__ = ["PostgresqlRelay", "RelayConnection"]
+__all__ = ["PostgresqlRelay"]
 
 CLOCK_MARGIN_S = 1.0
 """A lease may end this much later than the database's clock allows, before the clock is taken to have stepped back."""
 _PAGE = 500
 _OTHERS_MAX = 256
-
-
-class _Cursor(psycopg.Cursor[Any]):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.format = Format.BINARY  # bytes as they are, not as hexadecimal text
-
-
-class RelayConnection(psycopg.Connection[Any]):
-    """Binary results, varchar as bytes. Nothing is prepared: a pooler may change servers at each statement, and a plan made
-    for an empty table would be kept for a full one."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.cursor_factory = _Cursor
-        self.adapters.register_loader("varchar", ByteaBinaryLoader)
-
-    @classmethod
-    def connect(cls, conninfo: str = "", **options: Any) -> Self:
-        return super().connect(conninfo, **{"prepare_threshold": None} | options)
 
 
 class LeaseSteps:
@@ -200,7 +176,7 @@ class PostgresqlRelay:
 
     @staticmethod
     def executor(connection: Connection) -> Executor:
-        return connection
+        return RelayExecutor(connection)
 
     def __init__(self, schema: str) -> None:
         name = quoted_schema(schema)

@@ -1,0 +1,205 @@
+"""Pictures: what a run has left behind, as tables of text, and how two of them differ.
+
+Users' tables, events out, outside calls, dead letters and keys that wait are all tables here. Values on which two undisturbed
+runs do not agree are masked, so that a random id counts as a row and not as a value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bothends.codecs.cloudevents import from_record
+from bothends.errors import Undecodable
+from bothends.stores import Store
+from bothends.stores.steps import Sql, Steps
+
+if TYPE_CHECKING:
+    from bothends.testing.exploring.brokers import ExploredBroker
+    from bothends.testing.exploring.outside import OutsideCall
+
+__all__ = ["ROWS_MAX", "Difference", "Masks", "Picture", "events_out", "letters", "masks_of", "outside_calls", "tables"]
+
+ROWS_MAX = 10_000
+"""Rows of one table that are compared."""
+MASKED = "‹varies›"
+EVENTS, CALLS, DEAD, WAITING = "events out", "outside calls", "dead letters", "waiting keys"
+_VALUE_MAX = 200
+
+Row = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Picture:
+    """Each table's rows; ``columns`` names them. A row may be there more than once."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    given_out: set[tuple[str, int]] = field(default_factory=set)
+    """(table, column) of numbers that the database gives out."""
+
+    def put(self, name: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        self.columns[name] = tuple(columns)
+        self.rows[name] = list(rows)
+
+
+class Difference(NamedTuple):
+    """What one table has too little of and too much of, compared with the undisturbed run."""
+
+    table: str
+    columns: tuple[str, ...]
+    missing: tuple[Row, ...]
+    surplus: tuple[Row, ...]
+
+
+class Masks(NamedTuple):
+    """(table, column) whose values say nothing."""
+
+    columns: frozenset[tuple[str, int]]
+
+    def apply(self, picture: Picture, name: str) -> Counter[Row]:
+        masked = sorted(column for table, column in self.columns if table == name)
+        if not masked:
+            return Counter(picture.rows.get(name, ()))
+        return Counter(_mask(row, masked) for row in picture.rows.get(name, ()))
+
+    def differences(self, undisturbed: Picture, disturbed: Picture) -> list[Difference]:
+        found = []
+        for name in sorted(undisturbed.rows.keys() | disturbed.rows.keys()):
+            if undisturbed.rows.get(name) == disturbed.rows.get(name):
+                continue
+            before, after = self.apply(undisturbed, name), self.apply(disturbed, name)
+            if before != after:
+                columns = undisturbed.columns.get(name) or disturbed.columns[name]
+                missing, surplus = sorted((before - after).elements()), sorted((after - before).elements())
+                found.append(Difference(name, columns, tuple(missing), tuple(surplus)))
+        return found
+
+
+def _mask(row: Row, columns: Sequence[int]) -> Row:
+    shown = list(row)
+    for column in columns:
+        if column < len(shown) and shown[column] != "None":
+            shown[column] = MASKED
+    return tuple(shown)
+
+
+def masks_of(first: Picture, second: Picture) -> Masks:
+    """The columns on which two undisturbed runs do not agree, and those that the database counts."""
+    masked = set(first.given_out | second.given_out)
+    for name in first.rows.keys() & second.rows.keys():
+        for column in range(len(first.columns[name])):
+            a, b = _values(first, name, column), _values(second, name, column)
+            if a != b:
+                masked.add((name, column))
+    return Masks(frozenset(masked))
+
+
+def _values(picture: Picture, name: str, column: int) -> Counter[str]:
+    return Counter(row[column] for row in picture.rows[name] if column < len(row))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, memoryview):
+        value = bytes(value)
+    return repr(value)
+
+
+# What is in a picture
+
+
+def tables(store: Store, picture: Picture) -> Steps[None]:
+    """All rows of all tables that are not ours. Raises ValueError for a table of more than ``ROWS_MAX`` rows."""
+    found = yield Sql(
+        "select name from sqlite_master where type = 'table' and name not like 'bothends\\_%' escape '\\'"
+        " and name not like 'sqlite\\_%' escape '\\' order by 1"
+    )
+    for (name,) in found.rows:
+        quoted = '"' + name.replace('"', '""') + '"'
+        columns = yield Sql(f"select name, type, pk from pragma_table_info({_literal(name)})")
+        rows = yield Sql(f"select * from {quoted} limit {ROWS_MAX + 1}")
+        if len(rows.rows) > ROWS_MAX:
+            raise ValueError(f"the explorer compares whole tables, and {name} has more than {ROWS_MAX} rows")
+        picture.put(name, [row[0] for row in columns.rows], (tuple(map(_text, row)) for row in rows.rows))
+        keys = [n for n, row in enumerate(columns.rows) if row[2]]
+        if len(keys) == 1 and columns.rows[keys[0]][1].upper() == "INTEGER":
+            _counted(picture, name, keys[0], [row[keys[0]] for row in rows.rows])
+    yield from _referring(picture)
+
+
+def _literal(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
+
+
+def _counted(picture: Picture, name: str, column: int, numbers: Sequence[Any]) -> None:
+    """A rowid's alias whose values are what SQLite would have counted."""
+    if sorted(numbers) == list(range(1, len(numbers) + 1)):
+        picture.given_out.add((name, column))
+
+
+def _referring(picture: Picture) -> Steps[None]:
+    """Foreign keys that hold numbers which the database gave out."""
+    counted = {(table, picture.columns[table][column]) for table, column in picture.given_out}
+    for name in list(picture.rows):
+        keys = yield Sql(f'select "table", "from", "to" from pragma_foreign_key_list({_literal(name)})')
+        for target, source, column in keys.rows:
+            if any(table == target and column in (None, counted_column) for table, counted_column in counted):
+                picture.given_out.add((name, picture.columns[name].index(source)))
+
+
+def letters(picture: Picture, dead: str, held: str, consumers: str) -> Steps[None]:
+    """Dead letters that are open, and keys that wait for an operator or a new version."""
+    found = yield Sql(
+        f"select c.name, d.type, d.reason, d.key from {dead} d join {consumers} c on c.id = d.consumer"
+        f" where d.state = 'open' order by d.id limit {ROWS_MAX}")
+    picture.put(DEAD, ("consumer", "type", "reason", "key"), (tuple(map(_text, row)) for row in found.rows))
+    found = yield Sql(
+        f"select c.name, h.key, h.state from {held} h join {consumers} c on c.id = h.consumer limit {ROWS_MAX}")
+    picture.put(WAITING, ("consumer", "key", "state"), (tuple(map(_text, row)) for row in found.rows))
+
+
+def events_out(picture: Picture, broker: ExploredBroker, topics: Iterable[str]) -> None:
+    """One table per event type and topic: each id once, with key and fields."""
+    rows: dict[str, list[dict[str, str]]] = {}
+    seen: set[tuple[str, str]] = set()
+    for topic in topics:
+        for record in broker.records(topic):
+            try:
+                message = from_record(record)
+            except Undecodable:
+                continue
+            if (message.source, message.id) not in seen:
+                seen.add((message.source, message.id))
+                fields = {"key": _text(message.key), **_fields(message.body)}
+                rows.setdefault(f"event {message.type} on {topic}", []).append(fields)
+    for name, found in rows.items():
+        columns = list(dict.fromkeys(column for fields in found for column in fields))
+        picture.put(name, columns, (tuple(fields.get(c, "") for c in columns) for fields in found))
+
+
+def _fields(body: bytes | None) -> Mapping[str, str]:
+    if body is None:
+        return {"body": "None"}
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return {"body": _text(body[:_VALUE_MAX])}
+    if not isinstance(value, dict):
+        return {"body": json.dumps(value)}
+    return {str(name): json.dumps(part, sort_keys=True) for name, part in value.items()}
+
+
+def outside_calls(picture: Picture, calls: Iterable[OutsideCall]) -> None:
+    """One table per port and method. Calls with one key and the same arguments are one; reads do not count."""
+    rows: dict[str, dict[tuple[Any, ...], dict[str, str]]] = {}
+    for number, call in enumerate(calls):
+        if call.reads:
+            continue
+        same: tuple[Any, ...] = (call.key, call.arguments) if call.key is not None else (number,)
+        rows.setdefault(f"call {call.name}", {})[same] = dict(call.arguments)
+    for name, found in rows.items():
+        columns = list(dict.fromkeys(column for given in found.values() for column in given))
+        picture.put(name, columns, (tuple(given.get(c, "") for c in columns) for given in found.values()))

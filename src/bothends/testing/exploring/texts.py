@@ -1,0 +1,60 @@
+"""Reports as text: a story that can be read in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bothends.testing.exploring.exploration import Finding, Report
+from bothends.testing.exploring.stories import Line, relative
+
+__all__ = ["as_text", "summary"]
+
+_MARKS = {"step": " ", "fault": "✗", "again": "↻", "outcome": "="}
+_TEXT_WIDTH = 76
+
+
+def as_text(report: Report) -> str:
+    return "\n".join(_lines(report))
+
+
+def summary(report: Report) -> str:
+    """One line: ``shop: 0 findings (54 boundaries, 98 runs)``."""
+    count = len(report.findings)
+    found = f"{count} finding{'' if count == 1 else 's'}"
+    how = f"{report.boundaries} boundaries, {report.runs} runs, depth {report.depth}, seed {report.seed}"
+    cut = "" if report.complete else "; the budget was used up before everything was tried"
+    return f"{report.name}: {found} ({how}){cut}"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield summary(report)
+    for note in report.notes:
+        yield f"  note: {note}"
+    for number, finding in enumerate(report.findings, 1):
+        yield ""
+        yield from _finding(finding, number, len(report.findings))
+
+
+def _finding(finding: Finding, number: int, count: int) -> Iterator[str]:
+    yield f"finding {number} of {count}: {finding.title}"
+    if finding.where is not None:
+        yield f"  at {relative(finding.where)}, in {finding.where.function}"
+    yield ""
+    width = max((len(line.actor) for line in finding.story), default=0)
+    actor = None
+    for line in finding.story:
+        yield _line(line, width, shown=line.actor != actor)
+        actor = line.actor
+    yield ""
+    for ended in finding.ending:
+        yield f"  in the end: {ended}"
+    yield f"  likely cause: {finding.cause.meaning}"
+    yield f"  remedy: {finding.remedy}"
+    if finding.runs > 1:
+        yield f"  ({finding.runs} runs end like this; this is the shortest)"
+
+
+def _line(line: Line, width: int, *, shown: bool) -> str:
+    actor = line.actor if shown else ""
+    text = f"  {actor:<{width}}  {_MARKS[line.kind]} {line.text}"
+    return f"{text:<{width + _TEXT_WIDTH}}  {relative(line.where)}" if line.where and line.kind != "fault" else text

@@ -1,0 +1,280 @@
+"""Worlds: databases, broker, processes and outside world of one exploration, and one run of them until all is quiet."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bothends.testing.exploring.pictures import Picture
+from bothends.testing.exploring.redriving import redrive_dead
+
+from bothends.errors import ConfigError
+from bothends.service import Service
+from bothends.testing.clock import seconds_to_next_retry
+from bothends.testing.exploring import databases
+from bothends.testing.exploring.boundaries import RELAY, WORKER, Crash, Plan
+from bothends.testing.exploring.brokers import ExploredBroker, ExploredLog
+from bothends.testing.exploring.clock import EPOCH_S, Clock, installed
+from bothends.testing.exploring.memory import Memory, modules_of
+from bothends.testing.exploring.outside import WORLDS, OutsideWorld
+from bothends.testing.exploring.tape import Runaway, Tape
+from bothends.testing.exploring.workers import LEASE_S, Intake, Relaying
+
+__all__ = ["ROUNDS_MAX", "Ending", "World"]
+
+ROUNDS_MAX = 200
+"""Rounds of publishing and delivering in one run."""
+DEATHS_MAX = 20
+_DAY_S = 86_400.0
+_NOISE_S = 40 * _DAY_S + 4_321.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a run has come to."""
+
+    tape: Tape
+    picture: Picture
+    violation: str | None = None
+    """What the user's invariant said."""
+    runaway: str | None = None
+    """Why the run did not come to an end."""
+
+
+@dataclass(slots=True)
+class World:
+    """``services`` on one database (``url``). ``prepare`` is given a session and makes the start state, once; each run begins
+    with a copy of it.
+
+    Use it as a context manager: inside, the process lives by the exploration's clock.
+    """
+
+    services: Sequence[Service]
+    prepare: Callable[[Any, databases.Database], None]
+    invariant: Callable[[Any], object] | None = None
+    url: str | None = None
+    seed: int = 0
+    modules: Sequence[str] = ()
+    clock: Clock = field(default_factory=Clock)
+    tape: Tape = field(default_factory=lambda: Tape({}))
+
+    detailed: bool = field(init=False, default=False)
+    _database: databases.Database = field(init=False)
+    _memory: Memory = field(init=False)
+    _states: list[tuple[Any, dict[str, Any]]] = field(init=False, default_factory=list)
+    _runner: asyncio.Runner | None = field(init=False, default=None)
+    _chance: random.Random = field(init=False, default_factory=random.Random)
+    _files: frozenset[str] = field(init=False, default=frozenset())
+
+    @contextmanager
+    def opened(self) -> Iterator[World]:
+        """Applies our schema, makes the start state, and keeps a copy of it."""
+        found = modules_of(self.services, self.modules)
+        self._files = frozenset(file for module in found if (file := getattr(module, "__file__", None)))
+        self._chance.seed(self.seed)
+        with installed(self.clock, self._chance, found), databases.opened(self.services, self.url, self) as database:
+            self._database = database
+            self._memory = Memory(found, self.services)
+            with database.session() as session:
+                self.prepare(session, database)
+            self._memory = Memory(found, self.services)
+            self._states = [(port, port.state()) for port in self._memory.ports]
+            database.keep()
+            try:
+                yield self
+            finally:
+                self.tape.over = True
+                if self._runner is not None:
+                    self._runner.close()
+
+    def is_users(self, file: str) -> bool:
+        return file in self._files
+
+    # One run
+
+    def run(self, plan: Plan, *, detailed: bool = False, noise: bool = False) -> Ending:
+        """A run from the start state, disturbed as ``plan`` says, until all is quiet. ``noise``: on another day, with other
+        dice, so that what depends on them shows."""
+        self.tape.over = True
+        self.detailed = detailed
+        self.tape = tape = Tape(plan, detailed=detailed, is_users=self.is_users)
+        self._chance.seed(self.seed + (1_000_003 if noise else 0))
+        random.seed(self.seed + (1_000_003 if noise else 0))
+        self.clock.restart(EPOCH_S + (_NOISE_S if noise else 0.0))
+        self._database.restore()
+        self._memory.forget()
+        for port, state in self._states:
+            port.put(state)
+        WORLDS.now = outside = OutsideWorld(tape)
+        run = _Run(self, tape, outside)
+        runaway: str | None = None
+        try:
+            run.play()
+        except Runaway as error:
+            runaway = str(error)
+        tape.over = True
+        run.close()
+        WORLDS.now = None
+        violation = None if runaway else self._ask_invariant()
+        return Ending(tape, run.picture(), violation, runaway)
+
+    def _ask_invariant(self) -> str | None:
+        if self.invariant is None:
+            return None
+        with self._database.session() as session:
+            try:
+                answer = self.invariant(session)
+            except AssertionError as error:
+                return str(error) or "the invariant's assertion failed"
+        return "the invariant is false" if answer is False else None
+
+    def run_async(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(coroutine)
+
+
+class _Run:
+    """The processes of one run and their deaths."""
+
+    def __init__(self, world: World, tape: Tape, outside: OutsideWorld) -> None:
+        self._world, self._tape, self._outside = world, tape, outside
+        self._clock, self._database = world.clock, world._database
+        self._log = ExploredLog(tape)
+        self._broker = ExploredBroker(self._log)
+        self._intakes: list[Intake] = []
+        self._lifespans: list[AbstractAsyncContextManager[Any]] = []
+        self._lives = self._deaths = 0
+        self._redriven = False
+        self._consumers = [
+            consumer for service in world.services for consumer in service.consumers.values() if consumer.handlers
+        ]
+        for consumer in self._consumers:
+            for topic in consumer.topics:
+                self._broker.create_topic(topic, 1)
+                if consumer.retry.mode == "topic":
+                    self._broker.create_topic(f"{topic}.retry", 1)
+
+    def play(self) -> None:
+        for _ in range(ROUNDS_MAX):
+            moved = self._living(RELAY, self._relay)
+            moved = self._living(WORKER, self._work) or moved
+            if moved or self._wait():
+                continue
+            if not self._living(WORKER, self._release) and not self._redrive():
+                return
+        raise Runaway(f"nothing comes to rest in {ROUNDS_MAX} rounds: do two consumers answer each other?")
+
+    def _living(self, process: str, do: Callable[[], bool]) -> bool:
+        """Does ``do`` in a process, again from the start of a new one wherever it dies."""
+        while True:
+            self._tape.process = process
+            try:
+                return do()
+            except Crash:
+                self._deaths += 1
+                if self._deaths > DEATHS_MAX:
+                    raise Runaway("the process dies again and again") from None
+                self._bury(process)
+
+    def _bury(self, process: str) -> None:
+        """The operating system's part: connections end, memory is gone, leases run out."""
+        tape = self._tape
+        if process == WORKER:
+            for intake in self._intakes:
+                intake.close(alive=False)
+            self._intakes.clear()
+            self._lifespans.clear()
+            if lost := self._world._memory.changed():
+                tape.mark("forgets", ", ".join(lost[:3]))
+            self._world._memory.forget()
+        self._database.drop_users()
+        tape.revive()
+        tape.mark("starts", "starts again")
+        self._clock.forward(LEASE_S + 1.0)
+        self._database.forward(LEASE_S + 1.0)
+
+    # The relay
+
+    def _relay(self) -> bool:
+        database = self._database
+        if database.due() == 0:
+            return False
+        for topic in database.topics():
+            self._broker.create_topic(topic, 1)
+        publish = self._world.services[0].publish
+        Relaying(database.explored, self._broker, publish, self._clock).relay(lambda: database.due() == 0)
+        return True
+
+    # The worker
+
+    def _work(self) -> bool:
+        self._start()
+        moved = False
+        for intake in self._intakes:
+            while intake.deliver_one():
+                moved = True
+            moved = intake.drain() or moved
+        return moved
+
+    def _start(self) -> None:
+        if self._intakes:
+            return
+        self._lives += 1
+        world = self._world
+        resources = {service.name: self._enter(service) for service in world.services}
+        made: list[Intake] = self._intakes
+        for consumer in self._consumers:
+            made.append(Intake(
+                consumer, self._database.explored, self._broker, self._tape, self._clock, self._lives,
+                resources=resources[consumer.service.name], run_async=world.run_async,
+                changed=world._memory.changed if world.detailed else lambda: (),
+            ))
+        if len(made) != len(self._consumers):
+            raise ConfigError("the worker did not start all of its consumers")
+
+    def _enter(self, service: Service) -> Any:
+        if service.lifespan is None:
+            return None
+        lifespan = service.lifespan()
+        self._lifespans.append(lifespan)
+        return self._world.run_async(lifespan.__aenter__())
+
+    def _release(self) -> bool:
+        return any([intake.release() for intake in self._intakes])
+
+    # Time, and what an operator does
+
+    def _wait(self) -> bool:
+        """Moves the clock to the next retry. Whether there is one."""
+        waits = [self._database.ask(seconds_to_next_retry(
+            self._database.store, [intake.plan.number for intake in self._intakes]))]
+        waits += [intake.next_due_s() for intake in self._intakes]
+        due = [wait for wait in waits if wait is not None]
+        if not due:
+            return False
+        self._clock.forward(min(due) + 0.01)
+        self._database.forward(min(due) + 0.01)
+        return True
+
+    def _redrive(self) -> bool:
+        """Once, in a disturbed run: what the disturbance has made a dead letter is redriven."""
+        if self._redriven or not self._tape.applied:
+            return False
+        self._redriven = True
+        return redrive_dead(self._database)
+
+    # The end
+
+    def picture(self) -> Picture:
+        return self._database.picture(self._consumers, self._broker, self._outside.calls)
+
+    def close(self) -> None:
+        for intake in self._intakes:
+            intake.close(alive=False)
+        self._lifespans.clear()
+
