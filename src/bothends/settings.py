@@ -120,8 +120,8 @@ class Settings:
         float, 20.0, "How long a stop may take: what is not finished then is released and the process ends.",
         unit="seconds", low=0, high=3600)
     spare: bool = _setting(
-        bool, False, "Keep one more process that has started and waits: it takes the place of the next one that dies, so "
-        "that work goes on sooner on a busy machine. Costs its memory, about 60 MB.")
+        bool, False, "Keep one more process that has imported the application and waits: it takes the place of the next "
+        "one that dies, so that work goes on in a moment also on a busy machine. Costs its memory, about 60 MB.")
     lease_s: float = _setting(
         float, 4.0, "How long a process that went silent keeps its lanes and keys.", unit="seconds", low=1, high=60)
     member: int | None = _setting(

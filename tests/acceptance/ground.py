@@ -140,7 +140,8 @@ def ground(pg: int, *, keys: int, broker: str | None = None, told: Callable[[str
             fleet = Fleet(folder)
             here = Ground(
                 url=url, broker=broker or real_broker, topic=topic, folder=folder, fleet=fleet, db=db, told=told,
-                environ=os.environ | {
+                # An installed package has its bytecode: a start does not compile.
+                environ={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {
                     "BOTHENDS_DATABASE_URL": url, "BOTHENDS_BROKER_URL": broker or real_broker, "PROVE_TOPIC": topic,
                     "BOTHENDS_RUNTIME_DIR": str(folder / "run"), "PYTHONPATH": str(ROOT), "PYTHON": sys.executable,
                 } | environ,

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from bothends.cli import app
+from bothends.cli import build
 
 __all__ = ["commands", "options_of", "reference"]
 
@@ -35,7 +35,7 @@ SIGTERM and Ctrl-C drain within `--stop-timeout`; a second signal ends them at o
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Each command with its full name, in the order of the help; groups themselves left out."""
-    yield from _walk(typer.main.get_command(app), "bothends")
+    yield from _walk(typer.main.get_command(build()), "bothends")
 
 
 def _walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,9 @@ from bothends.operating.beats import Link
 
 def main() -> int:
     link = Link(int(sys.argv[1]))
-    task: dict[str, Any] = link.task(wait=sys.argv[2:] == ["spare"])
+    task: dict[str, Any] = link.task()
+    if task.get("stand_by"):
+        task = link.task(wait=True)
     with open(task["log"], "a", encoding="ascii") as log:
         log.write(f"{os.getpid()}\n")
     stop = threading.Event()
