@@ -1,6 +1,9 @@
-"""The users' test kit: ``context`` for one handler, ``Harness`` for flows, ``Scenario`` for stories in rounds."""
+"""The users' test kit: ``context`` for one handler, ``Harness`` for flows, ``Scenario`` for stories in rounds, ``explore`` for
+everything that can go wrong."""
 
 from bothends.testing.cases import case
+from bothends.testing.exploring.exploration import Finding, Report, explore
+from bothends.testing.exploring.outside import recorded
 from bothends.testing.harness import Dead, Harness
 from bothends.testing.recording import AsyncRecordingContext, RecordingContext, async_context, context
 from bothends.testing.scenario import Scenario
@@ -8,10 +11,14 @@ from bothends.testing.scenario import Scenario
 __all__ = [
     "AsyncRecordingContext",
     "Dead",
+    "Finding",
     "Harness",
     "RecordingContext",
+    "Report",
     "Scenario",
     "async_context",
     "case",
     "context",
+    "explore",
+    "recorded",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bothends.service import Consumer
 from bothends.testing.exploring.boundaries import RELAY, Boundary, Fault, Kind, Plan
 from bothends.testing.exploring.judging import Verdict, processed
-from bothends.testing.exploring.pictures import MASKED, Difference, Masks
+from bothends.testing.exploring.pictures import KEY, MASKED, NO_KEY, Difference, Masks
 from bothends.testing.exploring.worlds import Ending
 
 __all__ = ["Cause", "Evidence", "cause_of"]
@@ -171,7 +171,8 @@ def _of_outside(evidence: Evidence, difference: Difference) -> Cause | None:
     if difference.table.startswith("call "):
         if not difference.surplus:
             return Cause.CALL_LOST
-        keyed = any(name in ("key", "idempotency_key", "request_id", "Idempotency-Key") for name in difference.columns)
+        place = difference.columns.index(KEY)
+        keyed = all(row[place] != NO_KEY for row in difference.surplus)
         return Cause.CALL_WITH_NEW_KEY if keyed else Cause.CALL_WITHOUT_KEY
     if difference.table.startswith("event ") and difference.surplus and not evidence.repeated:
         return Cause.EVENT_TWICE
@@ -197,7 +198,8 @@ def _of_repetition(evidence: Evidence) -> Cause:
         return Cause.MEMORY
     if evidence.repeated and not evidence.keeps_inbox:
         return Cause.NO_MARK
-    return Cause.OTHER
+    before, after = processed(evidence.undisturbed), processed(evidence.ending)
+    return Cause.ORDER if list(before) != list(after) else Cause.OTHER
 
 
 def _remembers(evidence: Evidence) -> bool:

@@ -56,8 +56,12 @@ class Clock:
     def forward(self, seconds: float) -> None:
         self._passed_s += max(0.0, seconds)
 
-    def restart(self, start_s: float) -> None:
-        self._start_s, self._passed_s = start_s, 0.0
+    @property
+    def passed_s(self) -> float:
+        return self._passed_s
+
+    def restart(self, start_s: float, passed_s: float = 0.0) -> None:
+        self._start_s, self._passed_s = start_s, passed_s
 
 
 @contextmanager

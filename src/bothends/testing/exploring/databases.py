@@ -16,7 +16,6 @@ from bothends.stores.connection import Connection
 from bothends.stores.schema import apply
 from bothends.stores.steps import Steps, run
 from bothends.testing.clock import table
-from bothends.testing.databases import memory_url
 from bothends.testing.exploring.brokers import ExploredBroker
 from bothends.testing.exploring.clock import lend_to_sqlite
 from bothends.testing.exploring.drivers import ExploredStore, Scene, probed_sqlite
@@ -35,15 +34,15 @@ class Database(Protocol):
     """What a world needs of its database, whatever the system."""
 
     store: Store
-    explored: Store
+    explored: ExploredStore
     """The store that relay and workers are given."""
 
-    def keep(self) -> None:
-        """What is in the database now is the start state."""
+    def keep(self) -> Any:
+        """A copy of what is in the database now."""
         ...
 
-    def restore(self) -> None:
-        """Back to the start state; nobody else is connected."""
+    def restore(self, copy: Any) -> None:
+        """Back to that copy; nobody else is connected."""
         ...
 
     @contextmanager
@@ -78,9 +77,9 @@ class Database(Protocol):
 
 
 @contextmanager
-def opened(services: Sequence[Service], url: str | None, scene: Scene) -> Iterator[Database]:
-    """Opens the database behind ``url`` (None: one in memory) with our schema in it."""
-    where = normal_database(url) if url is not None else memory_url()
+def opened(services: Sequence[Service], url: str, scene: Scene) -> Iterator[Database]:
+    """Opens the database behind ``url`` with our schema in it."""
+    where = normal_database(url)
     if not where.startswith("sqlite:"):
         raise ConfigError(f"the explorer runs on SQLite, not on {where.partition('://')[0]}; give sqlite:///path or nothing")
     database = SqliteDatabase(services, where, scene)
@@ -103,12 +102,12 @@ def _publisher_of(services: Sequence[Service], event: object) -> Service:
 class SqliteDatabase:
     def __init__(self, services: Sequence[Service], url: str, scene: Scene) -> None:
         self.store: Store = open_store(url)
-        self.explored: Store = ExploredStore(self.store, scene)
+        self.explored = ExploredStore(self.store, scene)
         self._scene = scene
         self._with_sessions = any(service.session_factory is not None for service in services)
         self._engine: Any = None
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._copy = sqlite3.Connection(":memory:")
+        self._copies: list[sqlite3.Connection] = []
         self._anchor: Connection = self.store.connect(name="bothends-explorer")
         self._driver: sqlite3.Connection = self._anchor.driver
         self._driver.execute("pragma synchronous = off")
@@ -119,15 +118,20 @@ class SqliteDatabase:
     def close(self) -> None:
         if self._engine is not None:
             self._engine.dispose()
+        self.explored.close()
         self._anchor.close()
-        self._copy.close()
+        for copy in self._copies:
+            copy.close()
 
-    def keep(self) -> None:
-        self._driver.backup(self._copy)
+    def keep(self) -> sqlite3.Connection:
+        copy = sqlite3.Connection(":memory:")
+        self._driver.backup(copy)
+        self._copies.append(copy)
+        return copy
 
-    def restore(self) -> None:
+    def restore(self, copy: sqlite3.Connection) -> None:
         self.drop_users()
-        self._copy.backup(self._driver)
+        copy.backup(self._driver)
 
     @contextmanager
     def session(self) -> Iterator[Any]:

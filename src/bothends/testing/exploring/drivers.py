@@ -6,10 +6,12 @@ below is the real connection with the real guard.
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Coroutine
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from bothends.stores import Store
 from bothends.stores.connection import AsyncConnection, Connection
@@ -18,8 +20,12 @@ from bothends.testing.exploring.boundaries import Fault, Kind
 from bothends.testing.exploring.clock import Clock, lend_to_sqlite
 from bothends.testing.exploring.statements import kind_of, writes
 from bothends.testing.exploring.tape import Tape
+from bothends.worker.guards import Guard, GuardedSqlite
 
 __all__ = ["ExploredStore", "Scene", "broken_sqlite", "probed_sqlite"]
+
+
+C = TypeVar("C", bound="ExploredConnection | ExploredAsyncConnection")
 
 
 class Scene(Protocol):
@@ -47,6 +53,12 @@ class _Probed:
     scene: Scene | None = None
     ours = False
     """The product is executing: it has passed the tape already."""
+    altered = False
+    """Something was said to it that outlasts a transaction."""
+
+
+_PASSING = re.compile(r"\s*(select|insert|update|delete|replace|with|savepoint|release|begin|commit|end|rollback)\b", re.I)
+"""Statements that leave nothing behind in a connection itself."""
 
 
 def _users(driver: Any, text: str, do: Callable[[], Any]) -> Any:
@@ -54,6 +66,7 @@ def _users(driver: Any, text: str, do: Callable[[], Any]) -> Any:
     if scene is None or driver.ours or not scene.tape.running:
         return do()
     kind = kind_of(text)
+    driver.altered = driver.altered or not _PASSING.match(text)
     durable = kind is Kind.COMMIT or (
         writes(text) and not driver.in_transaction and driver.isolation_level is None
     )
@@ -74,14 +87,18 @@ class _Cursor(sqlite3.Cursor):
 
 
 @cache
-def probed_sqlite(base: type[sqlite3.Connection]) -> type[Any]:
-    """``base`` with probes."""
+def probed_sqlite(base: Any) -> type[Any]:
+    """``base``, a class of ``sqlite3.Connection``, with probes."""
 
     class Probed(_Probed, base):  # type: ignore[valid-type, misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+
         def cursor(self, factory: Any = None) -> Any:
-            if factory is None:
-                return super().cursor(_Cursor)
-            return super().cursor(factory)
+            made = super().cursor(_Cursor if factory is None else factory)
+            self.cursors.add(made)
+            return made
 
         def execute(self, sql: str, *parameters: Any) -> Any:
             return self.cursor().execute(sql, *parameters)
@@ -91,6 +108,15 @@ def probed_sqlite(base: type[sqlite3.Connection]) -> type[Any]:
 
         def executescript(self, sql: str) -> Any:
             return self.cursor().executescript(sql)
+
+        def __exit__(self, kind: Any, *reason: Any) -> Any:
+            if self.ours or isinstance(self, Guard):
+                return super().__exit__(kind, *reason)
+            if kind is None:
+                self.commit()
+            else:
+                self.rollback()
+            return False
 
         def commit(self) -> None:
             if self.in_transaction:
@@ -114,17 +140,16 @@ class _Explored:
     """What synchronous and asynchronous connections share."""
 
     def __init__(self, inner: Any, scene: Scene) -> None:
-        self._inner, self._scene = inner, scene
-
-    @property
-    def driver(self) -> Any:
-        return self._inner.driver
+        self.inner, self._scene = inner, scene
+        self.driver: Any = inner.driver
+        self.closed = False
+        """Whether the process itself has closed it, or lost it."""
 
     def in_transaction(self) -> bool:
-        return self.usable() and bool(self._inner.in_transaction())
+        return self.usable() and bool(self.inner.in_transaction())
 
     def usable(self) -> bool:
-        return bool(self._inner.usable())
+        return not self.closed and bool(self.inner.usable())
 
     def _arrive(self, text: str) -> Fault | None:
         kind = kind_of(text)
@@ -140,18 +165,18 @@ class ExploredConnection(_Explored):
     def execute(self, statement: Sql, /) -> Result:
         if _is_idle(statement.text):
             return Result([], 0)
-        result: Result = self._through(statement.text, lambda: self._inner.execute(statement))
+        result: Result = self._through(statement.text, lambda: self.inner.execute(statement))
         return result
 
     def begin(self) -> None:
-        self._through("begin", self._inner.begin)
+        self._through("begin", self.inner.begin)
 
     def commit(self) -> None:
-        self._through("commit", self._inner.commit)
+        self._through("commit", self.inner.commit)
 
     def rollback(self) -> None:
         if self.in_transaction() and not self._scene.tape.dead:
-            self._through("rollback", self._inner.rollback)
+            self._through("rollback", self.inner.rollback)
 
     def _through(self, text: str, do: Callable[[], Any]) -> Any:
         if not self.usable():
@@ -160,7 +185,7 @@ class ExploredConnection(_Explored):
         if fault is Fault.FAILS:
             self.close()
             raise broken_sqlite(lost=True)
-        driver = self._inner.driver
+        driver = self.inner.driver
         driver.ours = True
         try:
             result = do()
@@ -174,29 +199,38 @@ class ExploredConnection(_Explored):
         return result
 
     def cancel(self) -> None:
-        self._inner.cancel()
+        self.inner.cancel()
 
     def close(self) -> None:
-        """The database rolls back what was open."""
-        self._inner.close()
+        """The database rolls back what was open. A statement that was not read to its end would keep its locks."""
+        if self.closed:
+            return
+        self.closed = True
+        driver = self.driver
+        for cursor in list(driver.cursors):
+            sqlite3.Cursor.close(cursor)
+        if isinstance(driver, GuardedSqlite):
+            driver.guarded = driver.tripped = False
+            driver.set_authorizer(None)
+        sqlite3.Connection.rollback(driver)
 
 
 class ExploredAsyncConnection(_Explored):
     async def execute(self, statement: Sql, /) -> Result:
         if _is_idle(statement.text):
             return Result([], 0)
-        result: Result = await self._through(statement.text, lambda: self._inner.execute(statement))
+        result: Result = await self._through(statement.text, lambda: self.inner.execute(statement))
         return result
 
     async def begin(self) -> None:
-        await self._through("begin", self._inner.begin)
+        await self._through("begin", self.inner.begin)
 
     async def commit(self) -> None:
-        await self._through("commit", self._inner.commit)
+        await self._through("commit", self.inner.commit)
 
     async def rollback(self) -> None:
         if self.in_transaction() and not self._scene.tape.dead:
-            await self._through("rollback", self._inner.rollback)
+            await self._through("rollback", self.inner.rollback)
 
     async def _through(self, text: str, do: Callable[[], Any]) -> Any:
         if not self.usable():
@@ -205,7 +239,7 @@ class ExploredAsyncConnection(_Explored):
         if fault is Fault.FAILS:
             await self.close()
             raise broken_sqlite(lost=True)
-        driver = _underneath(self._inner.driver)
+        driver = _underneath(self.inner.driver)
         driver.ours = True
         try:
             result = await do()
@@ -219,7 +253,8 @@ class ExploredAsyncConnection(_Explored):
         return result
 
     async def close(self) -> None:
-        await self._inner.close()
+        self.closed = True
+        await self.inner.close()
 
 
 def _underneath(driver: Any) -> Any:
@@ -238,20 +273,58 @@ class ExploredStore:
     def __init__(self, inner: Store, scene: Scene) -> None:
         self._inner, self._scene = inner, scene
         self.url, self.schema, self.dialect = inner.url, inner.schema, inner.dialect
+        self._open: list[tuple[str, ExploredConnection | ExploredAsyncConnection]] = []
+        self._idle: dict[type[Any], list[Connection]] = {}
+        """Connections of dead processes that are as good as new."""
+
+    def end(self, process: str, run_async: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        """The connections of a dead process end; the database rolls back."""
+        ended = [one for name, one in self._open if name == process]
+        self._open = [(name, one) for name, one in self._open if name != process]
+        for one in ended:
+            if isinstance(one, ExploredConnection):
+                self._end(one)
+            elif one.usable():
+                _underneath(one.driver).guarded = False
+                run_async(one.close())
 
     def __getattr__(self, group: str) -> Any:
         return getattr(self._inner, group)
 
+    def close(self) -> None:
+        """Nobody uses the store any more."""
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.close()
+        self._idle.clear()
+
+    def _end(self, ended: ExploredConnection) -> None:
+        """A connection ends as its process does; one that is as good as new serves the next."""
+        ended.close()
+        driver = ended.driver
+        if driver.altered or driver.row_factory is not None or driver.isolation_level is not None:
+            ended.inner.close()
+            return
+        self._idle.setdefault(type(driver), []).append(ended.inner)
+
     def connect(self, *, name: str = "bothends", factory: type[Any] | None = None) -> Connection:
-        inner = self._inner.connect(name=name, factory=probed_sqlite(factory or sqlite3.Connection))
+        probed = probed_sqlite(factory or sqlite3.Connection)
+        idle = self._idle.get(probed)
+        if idle:
+            return self._kept(ExploredConnection(idle.pop(), self._scene))
+        inner = self._inner.connect(name=name, factory=probed)
         self._prepare(inner.driver)
-        return ExploredConnection(inner, self._scene)
+        return self._kept(ExploredConnection(inner, self._scene))
 
     async def connect_async(self, *, name: str = "bothends", factory: type[Any] | None = None) -> AsyncConnection:
         inner = await self._inner.connect_async(name=name, factory=probed_sqlite(factory or sqlite3.Connection))
         driver = inner.driver
         await driver._execute(self._prepare, driver._conn)  # in its own thread
-        return ExploredAsyncConnection(inner, self._scene)
+        return self._kept(ExploredAsyncConnection(inner, self._scene))
+
+    def _kept(self, connection: C) -> C:
+        self._open.append((self._scene.tape.process, connection))
+        return connection
 
     def _prepare(self, driver: Any) -> None:
         sqlite3.Connection.execute(driver, "pragma synchronous = off")

@@ -42,13 +42,24 @@ def judge(undisturbed: Ending, ending: Ending, masks: Masks, plan: Plan, *, has_
     consumer's policy is not lost, but what it did must not be done twice."""
     if ending.runaway is not None:
         return Verdict(runaway=ending.runaway)
-    reordered = Fault.REORDER in plan.values()
-    if reordered and has_invariant:
+    if has_invariant and (Fault.REORDER in plan.values() or _is_reordered(undisturbed, ending)):
         return Verdict(violation=ending.violation)
     differences = masks.differences(undisturbed.picture, ending.picture)
     if waits_for_operator(undisturbed.picture, ending.picture):
         return Verdict(tuple(_surplus_only(differences)))
     return Verdict(tuple(differences), ending.violation)
+
+
+def _is_reordered(undisturbed: Ending, ending: Ending) -> bool:
+    """Whether a consumer's messages took effect in another order: one that was retried comes after others."""
+    return _orders(undisturbed) != _orders(ending)
+
+
+def _orders(ending: Ending) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for consumer, message in processed(ending):
+        found.setdefault(consumer, []).append(message)
+    return found
 
 
 def waits_for_operator(undisturbed: Picture, picture: Picture) -> bool:

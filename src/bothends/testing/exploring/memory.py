@@ -41,9 +41,7 @@ def modules_of(services: Iterable[Service], named: Iterable[str] = ()) -> list[M
     found = dict.fromkeys(first)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(module, ModuleType) or not file or module in found:
-            continue
-        if str(Path(file).parent) in folders and _is_users(file):
+        if file and module not in found and str(Path(file).parent) in folders and _is_users(file):
             found[module] = None
     return list(found)
 

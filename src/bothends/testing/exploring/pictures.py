@@ -27,6 +27,7 @@ ROWS_MAX = 10_000
 """Rows of one table that are compared."""
 MASKED = "‹varies›"
 EVENTS, CALLS, DEAD, WAITING = "events out", "outside calls", "dead letters", "waiting keys"
+KEY, NO_KEY = "idempotency key", "none"
 _VALUE_MAX = 200
 
 Row = tuple[str, ...]
@@ -82,7 +83,7 @@ class Masks(NamedTuple):
 def _mask(row: Row, columns: Sequence[int]) -> Row:
     shown = list(row)
     for column in columns:
-        if column < len(shown) and shown[column] != "None":
+        if column < len(shown) and shown[column] not in ("None", NO_KEY):
             shown[column] = MASKED
     return tuple(shown)
 
@@ -199,7 +200,7 @@ def outside_calls(picture: Picture, calls: Iterable[OutsideCall]) -> None:
         if call.reads:
             continue
         same: tuple[Any, ...] = (call.key, call.arguments) if call.key is not None else (number,)
-        rows.setdefault(f"call {call.name}", {})[same] = dict(call.arguments)
+        rows.setdefault(f"call {call.name}", {})[same] = {KEY: call.key or NO_KEY, **dict(call.arguments)}
     for name, found in rows.items():
         columns = list(dict.fromkeys(column for given in found.values() for column in given))
         picture.put(name, columns, (tuple(given.get(c, "") for c in columns) for given in found.values()))

@@ -15,6 +15,8 @@ __all__ = ["LINES_MAX", "Line", "describe", "relative", "story_of"]
 
 LINES_MAX = 60
 _ROWS_MAX = 5
+_NEIGHBOURS_MAX = 3
+"""Messages of one consumer that are told whole."""
 _BROKER = "broker"
 
 
@@ -68,7 +70,8 @@ def _about(tape: Tape) -> set[tuple[str, str]]:
             if pair in seen:
                 about.add(pair)
             seen.add(pair)
-    return about or seen
+    neighbours = {pair for pair in seen if pair[0] in {consumer for consumer, _ in about}}
+    return (about | neighbours if len(neighbours) <= _NEIGHBOURS_MAX else about) or seen
 
 
 def _of_boundary(

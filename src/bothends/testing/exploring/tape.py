@@ -58,6 +58,11 @@ class Tape:
         self._detailed, self._is_users = detailed, is_users
         self._names: dict[tuple[str, str], str] = {}
 
+    def resume(self, before: Tape) -> None:
+        """Goes on from where ``before`` stands, whose boundaries and names are this run's as well."""
+        self.boundaries, self.marks = list(before.boundaries), list(before.marks)
+        self._names = dict(before._names)
+
     # Names
 
     def name(self, source: str, id: str, type: str) -> str:

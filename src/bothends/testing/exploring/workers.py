@@ -314,14 +314,3 @@ class Intake:
             if name not in self._remembered:
                 self._remembered.add(name)
                 self._tape.mark("remembers", name)
-
-    def close(self, *, alive: bool) -> None:
-        """``alive``: leaves the group in peace. Otherwise the process is dead, and its connections end with it."""
-        if isinstance(self.seat, AsyncSeat):
-            self._run_async(self.seat.close())
-        else:
-            self.seat.close()
-        if self._keeper is not None:
-            self._keeper.close()
-        if alive:
-            self._subscription.close()

@@ -9,18 +9,18 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from bothends.testing.exploring.pictures import Picture
-from bothends.testing.exploring.redriving import redrive_dead
-
 from bothends.errors import ConfigError
 from bothends.service import Service
 from bothends.testing.clock import seconds_to_next_retry
+from bothends.testing.databases import memory_url
 from bothends.testing.exploring import databases
 from bothends.testing.exploring.boundaries import RELAY, WORKER, Crash, Plan
 from bothends.testing.exploring.brokers import ExploredBroker, ExploredLog
 from bothends.testing.exploring.clock import EPOCH_S, Clock, installed
 from bothends.testing.exploring.memory import Memory, modules_of
 from bothends.testing.exploring.outside import WORLDS, OutsideWorld
+from bothends.testing.exploring.pictures import Picture
+from bothends.testing.exploring.redriving import redrive_dead
 from bothends.testing.exploring.tape import Runaway, Tape
 from bothends.testing.exploring.workers import LEASE_S, Intake, Relaying
 
@@ -63,6 +63,8 @@ class World:
     tape: Tape = field(default_factory=lambda: Tape({}))
 
     detailed: bool = field(init=False, default=False)
+    _begin: Any = field(init=False, default=None)
+    _published: _Published | None = field(init=False, default=None)
     _database: databases.Database = field(init=False)
     _memory: Memory = field(init=False)
     _states: list[tuple[Any, dict[str, Any]]] = field(init=False, default_factory=list)
@@ -76,14 +78,15 @@ class World:
         found = modules_of(self.services, self.modules)
         self._files = frozenset(file for module in found if (file := getattr(module, "__file__", None)))
         self._chance.seed(self.seed)
-        with installed(self.clock, self._chance, found), databases.opened(self.services, self.url, self) as database:
+        url = self.url or memory_url()  # named before the dice are loaded: no two explorations share one
+        with installed(self.clock, self._chance, found), databases.opened(self.services, url, self) as database:
             self._database = database
             self._memory = Memory(found, self.services)
             with database.session() as session:
                 self.prepare(session, database)
             self._memory = Memory(found, self.services)
             self._states = [(port, port.state()) for port in self._memory.ports]
-            database.keep()
+            self._begin = database.keep()
             try:
                 yield self
             finally:
@@ -105,15 +108,22 @@ class World:
         self._chance.seed(self.seed + (1_000_003 if noise else 0))
         random.seed(self.seed + (1_000_003 if noise else 0))
         self.clock.restart(EPOCH_S + (_NOISE_S if noise else 0.0))
-        self._database.restore()
+        published = self._published
+        if published is not None and (noise or min(plan, default=0) < len(published.tape.boundaries)):
+            published = None
+        self._database.restore(self._begin if published is None else published.copy)
         self._memory.forget()
         for port, state in self._states:
             port.put(state)
         WORLDS.now = outside = OutsideWorld(tape)
-        run = _Run(self, tape, outside)
+        run = _Run(self, tape, outside, published)
+        if published is not None:
+            self._chance.setstate(published.chance)
+            random.setstate(published.random)
+            self.clock.restart(EPOCH_S, published.passed_s)
         runaway: str | None = None
         try:
-            run.play()
+            run.play(self._note_published if not plan and not noise else None)
         except Runaway as error:
             runaway = str(error)
         tape.over = True
@@ -121,6 +131,15 @@ class World:
         WORLDS.now = None
         violation = None if runaway else self._ask_invariant()
         return Ending(tape, run.picture(), violation, runaway)
+
+    def _note_published(self, run: _Run) -> None:
+        """Undisturbed, the first events are out: runs that are disturbed only later may begin here."""
+        tape = Tape({})
+        tape.resume(run.tape)
+        self._published = _Published(
+            tape, run.log.copy(tape), self._database.keep(), self.clock.passed_s, self._chance.getstate(),
+            random.getstate(),
+        )
 
     def _ask_invariant(self) -> str | None:
         if self.invariant is None:
@@ -138,14 +157,28 @@ class World:
         return self._runner.run(coroutine)
 
 
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """A run after its first pass of the relay, when nobody but the database and the broker holds anything."""
+
+    tape: Tape
+    log: ExploredLog
+    copy: Any
+    passed_s: float
+    chance: Any
+    random: Any
+
+
 class _Run:
     """The processes of one run and their deaths."""
 
-    def __init__(self, world: World, tape: Tape, outside: OutsideWorld) -> None:
-        self._world, self._tape, self._outside = world, tape, outside
+    def __init__(self, world: World, tape: Tape, outside: OutsideWorld, published: _Published | None) -> None:
+        self._world, self.tape, self._outside = world, tape, outside
         self._clock, self._database = world.clock, world._database
-        self._log = ExploredLog(tape)
-        self._broker = ExploredBroker(self._log)
+        self.log = ExploredLog(tape) if published is None else published.log.copy(tape)
+        self._broker = ExploredBroker(self.log)
+        if published is not None:
+            tape.resume(published.tape)
         self._intakes: list[Intake] = []
         self._lifespans: list[AbstractAsyncContextManager[Any]] = []
         self._lives = self._deaths = 0
@@ -159,9 +192,12 @@ class _Run:
                 if consumer.retry.mode == "topic":
                     self._broker.create_topic(f"{topic}.retry", 1)
 
-    def play(self) -> None:
-        for _ in range(ROUNDS_MAX):
+    def play(self, published: Callable[[_Run], None] | None) -> None:
+        """Until all is quiet. ``published`` is told when the relay has made its first pass."""
+        for round in range(ROUNDS_MAX):
             moved = self._living(RELAY, self._relay)
+            if round == 0 and published is not None:
+                published(self)
             moved = self._living(WORKER, self._work) or moved
             if moved or self._wait():
                 continue
@@ -171,11 +207,13 @@ class _Run:
 
     def _living(self, process: str, do: Callable[[], bool]) -> bool:
         """Does ``do`` in a process, again from the start of a new one wherever it dies."""
+        died = False
         while True:
-            self._tape.process = process
+            self.tape.process = process
             try:
-                return do()
+                return do() or died
             except Crash:
+                died = True
                 self._deaths += 1
                 if self._deaths > DEATHS_MAX:
                     raise Runaway("the process dies again and again") from None
@@ -183,16 +221,15 @@ class _Run:
 
     def _bury(self, process: str) -> None:
         """The operating system's part: connections end, memory is gone, leases run out."""
-        tape = self._tape
+        tape = self.tape
         if process == WORKER:
-            for intake in self._intakes:
-                intake.close(alive=False)
             self._intakes.clear()
             self._lifespans.clear()
             if lost := self._world._memory.changed():
                 tape.mark("forgets", ", ".join(lost[:3]))
             self._world._memory.forget()
-        self._database.drop_users()
+            self._database.drop_users()
+        self._database.explored.end(process, self._world.run_async)
         tape.revive()
         tape.mark("starts", "starts again")
         self._clock.forward(LEASE_S + 1.0)
@@ -230,7 +267,7 @@ class _Run:
         made: list[Intake] = self._intakes
         for consumer in self._consumers:
             made.append(Intake(
-                consumer, self._database.explored, self._broker, self._tape, self._clock, self._lives,
+                consumer, self._database.explored, self._broker, self.tape, self._clock, self._lives,
                 resources=resources[consumer.service.name], run_async=world.run_async,
                 changed=world._memory.changed if world.detailed else lambda: (),
             ))
@@ -263,7 +300,7 @@ class _Run:
 
     def _redrive(self) -> bool:
         """Once, in a disturbed run: what the disturbance has made a dead letter is redriven."""
-        if self._redriven or not self._tape.applied:
+        if self._redriven or not self.tape.applied:
             return False
         self._redriven = True
         return redrive_dead(self._database)
@@ -274,7 +311,8 @@ class _Run:
         return self._database.picture(self._consumers, self._broker, self._outside.calls)
 
     def close(self) -> None:
-        for intake in self._intakes:
-            intake.close(alive=False)
+        self._intakes.clear()
         self._lifespans.clear()
+        for process in (RELAY, WORKER):
+            self._database.explored.end(process, self._world.run_async)
 
