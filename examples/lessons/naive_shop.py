@@ -1,16 +1,19 @@
 """The same shop without an inbox. Every handler here looks right, and is wrong as soon as a message comes twice:
-``inbox=False`` says "my own unique row is the marker", and there is none."""
+``inbox=False`` says "my own unique row is the marker", and there is none.
+
+``bothends check examples.lessons.naive_shop`` finds that out, and tells how it happens."""
 
 import sqlite3
 
 from bothends import Consumer, Context, Retry, Service
-from examples.lessons.events import OrderPaid
-from examples.lessons.shop import Shop
+from bothends.testing import case, recorded
+from examples.lessons.events import ORDER_1001, OrderPaid
+from examples.lessons.shop import TABLES, Shop
 
 
-def make_naive_shop() -> Shop:
+def make_naive_shop(letters: list[str] | None = None) -> Shop:
     """Consumers ``warehouse`` and ``mail``, both of which believe that a message comes once."""
-    shop = Shop(Service("naive-shop"))
+    shop = Shop(Service("naive-shop"), [] if letters is None else letters)
     subtract(shop.service.consumer("warehouse", inbox=False, retry=Retry(attempts=3)))
     send_letters(shop.service.consumer("mail", inbox=False, retry=Retry(attempts=3)), shop.letters)
     return shop
@@ -46,3 +49,13 @@ def subtract_unless_seen(warehouse: Consumer) -> None:
             return
         seen.add(paid.order)
         ctx.connection.execute("update stock set units = units - ?", [paid.units])
+
+
+naive = make_naive_shop(recorded([], name="letters")).service
+
+
+@case
+def an_order_is_paid(db: sqlite3.Connection) -> list[OrderPaid]:
+    """Two of ten units go out of the door, and one letter. How many are left when something dies on the way?"""
+    db.executescript(TABLES)
+    return [ORDER_1001]

@@ -23,7 +23,8 @@ from tests.testing.shops import OrderPlaced
 
 def test_the_public_names() -> None:
     assert sorted(bothends.testing.__all__) == [
-        "AsyncRecordingContext", "Dead", "Harness", "RecordingContext", "Scenario", "async_context", "case", "context",
+        "AsyncRecordingContext", "Dead", "Finding", "Harness", "RecordingContext", "Report", "Scenario", "answering",
+        "async_context", "case", "context", "explore", "recorded",
     ]
     assert not [name for name in bothends.testing.__all__ if name.startswith("Test")], "pytest would collect it"
 

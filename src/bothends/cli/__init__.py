@@ -18,7 +18,7 @@ EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 1, 2, 130
 
 _COMMANDS = {
     "relay": "processes", "work": "processes", "run": "processes", "status": "status", "trace": "status",
-    "config": "status", "health": "health", "init": "init", "purge": "purge",
+    "config": "status", "health": "health", "init": "init", "purge": "purge", "check": "check",
 }
 _GROUPS = {
     "dead": "Dead letters: what was given up on.",

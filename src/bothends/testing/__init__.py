@@ -3,6 +3,7 @@ everything that can go wrong."""
 
 from bothends.testing.cases import case
 from bothends.testing.exploring.exploration import Finding, Report, explore
+from bothends.testing.exploring.http import answering
 from bothends.testing.exploring.outside import recorded
 from bothends.testing.harness import Dead, Harness
 from bothends.testing.recording import AsyncRecordingContext, RecordingContext, async_context, context
@@ -16,6 +17,7 @@ __all__ = [
     "RecordingContext",
     "Report",
     "Scenario",
+    "answering",
     "async_context",
     "case",
     "context",

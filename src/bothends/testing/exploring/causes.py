@@ -168,13 +168,15 @@ def _swallowed(evidence: Evidence) -> Cause | None:
 
 
 def _of_outside(evidence: Evidence, difference: Difference) -> Cause | None:
-    if difference.table.startswith("call "):
-        if not difference.surplus:
+    """Outside calls and events: how many there are too many, or too few."""
+    excess = len(difference.surplus) - len(difference.missing)
+    if difference.table.startswith("call ") and excess:
+        if excess < 0:
             return Cause.CALL_LOST
         place = difference.columns.index(KEY)
         keyed = all(row[place] != NO_KEY for row in difference.surplus)
         return Cause.CALL_WITH_NEW_KEY if keyed else Cause.CALL_WITHOUT_KEY
-    if difference.table.startswith("event ") and difference.surplus and not evidence.repeated:
+    if difference.table.startswith("event ") and excess > 0 and not evidence.repeated:
         return Cause.EVENT_TWICE
     return None
 

@@ -90,7 +90,7 @@ class _Cursor(sqlite3.Cursor):
 def probed_sqlite(base: Any) -> type[Any]:
     """``base``, a class of ``sqlite3.Connection``, with probes."""
 
-    class Probed(_Probed, base):  # type: ignore[valid-type, misc]
+    class Probed(_Probed, base):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             self.cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
@@ -308,7 +308,8 @@ class ExploredStore:
         self._idle.setdefault(type(driver), []).append(ended.inner)
 
     def connect(self, *, name: str = "bothends", factory: type[Any] | None = None) -> Connection:
-        probed = probed_sqlite(factory or sqlite3.Connection)
+        base: Any = factory or sqlite3.Connection
+        probed = probed_sqlite(base)
         idle = self._idle.get(probed)
         if idle:
             return self._kept(ExploredConnection(idle.pop(), self._scene))
@@ -317,7 +318,8 @@ class ExploredStore:
         return self._kept(ExploredConnection(inner, self._scene))
 
     async def connect_async(self, *, name: str = "bothends", factory: type[Any] | None = None) -> AsyncConnection:
-        inner = await self._inner.connect_async(name=name, factory=probed_sqlite(factory or sqlite3.Connection))
+        base: Any = factory or sqlite3.Connection
+        inner = await self._inner.connect_async(name=name, factory=probed_sqlite(base))
         driver = inner.driver
         await driver._execute(self._prepare, driver._conn)  # in its own thread
         return self._kept(ExploredAsyncConnection(inner, self._scene))

@@ -137,7 +137,7 @@ class _Exploration:
     complete: bool = True
     undisturbed: Ending = field(init=False)
     masks: Masks = field(init=False)
-    found: dict[tuple[Any, ...], _Found] = field(default_factory=dict)
+    found: dict[tuple[Cause, str], _Found] = field(default_factory=dict)
 
     def report(self) -> Report:
         self.undisturbed = self._run({}, detailed=True)
@@ -214,6 +214,8 @@ class _Exploration:
             return ending
         self.failed += 1
         evidence = self._evidence(plan, ending, verdict)
+        if self._is_known(evidence):
+            return None
         cause = cause_of(evidence)
         key = (cause, evidence.consumer)
         found = self.found.get(key)
@@ -225,6 +227,16 @@ class _Exploration:
         if fresh.length < found.length:
             self.found[key] = fresh
         return None
+
+    def _is_known(self, evidence: Evidence) -> bool:
+        """A fault of the relay that only makes consumers take effect twice of which that is known already."""
+        if evidence.struck is None or evidence.struck.consumer:
+            return False
+        repeated = {consumer for consumer, _ in evidence.repeated}
+        known = {consumer for _, consumer in self.found}
+        for (_, consumer), found in self.found.items():
+            found.runs += consumer in repeated
+        return bool(repeated) and repeated <= known
 
     def _judge(self, ending: Ending, plan: Plan) -> Verdict:
         return judge(self.undisturbed, ending, self.masks, plan, has_invariant=self.world.invariant is not None)

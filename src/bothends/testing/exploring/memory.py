@@ -86,6 +86,9 @@ class Memory:
                 self._keep.append(value)
                 waiting.extend(self._note(name, value))
 
+        outside = {id(held) for port in self.ports if (held := port.held()) is not None}
+        self._notes = [note for note in self._notes if id(note.owner) not in outside]
+
     def forget(self) -> None:
         """The process has died: everything is again what it was after import."""
         for note in self._notes:

@@ -16,7 +16,7 @@ from bothends.errors import ConfigError
 from bothends.testing.exploring.boundaries import Fault, Kind
 from bothends.testing.exploring.tape import Tape
 
-__all__ = ["KEY_NAMES", "OutsideCall", "OutsideWorld", "Recorded", "recorded"]
+__all__ = ["KEY_NAMES", "WORLDS", "CallFailed", "OutsideCall", "OutsideWorld", "Recorded", "recorded"]
 
 P = TypeVar("P")
 
@@ -134,16 +134,21 @@ class Recorded:
 
     # What the explorer asks for
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Any:
         """A copy of what the port holds."""
-        return copy.deepcopy(getattr(self._port, "__dict__", {}))
+        return copy.deepcopy(self.held())
 
-    def put(self, state: dict[str, Any]) -> None:
+    def put(self, state: Any) -> None:
         """A new world: the port holds this again."""
-        held = getattr(self._port, "__dict__", None)
+        held, fresh = self.held(), copy.deepcopy(state)
         if held is not None:
             held.clear()
-            held.update(copy.deepcopy(state))
+            held.extend(fresh) if isinstance(held, list) else held.update(fresh)
+
+    def held(self) -> Any:
+        """The container in which the port holds it."""
+        port = self._port
+        return port if isinstance(port, list | dict | set) else getattr(port, "__dict__", None)
 
 
 def recorded(port: P, *, name: str | None = None, key: str | None = None, reads: Iterable[str] = ()) -> P:

@@ -17,6 +17,7 @@ from bothends.testing.exploring import databases
 from bothends.testing.exploring.boundaries import RELAY, WORKER, Crash, Plan
 from bothends.testing.exploring.brokers import ExploredBroker, ExploredLog
 from bothends.testing.exploring.clock import EPOCH_S, Clock, installed
+from bothends.testing.exploring.http import http_answered
 from bothends.testing.exploring.memory import Memory, modules_of
 from bothends.testing.exploring.outside import WORLDS, OutsideWorld
 from bothends.testing.exploring.pictures import Picture
@@ -88,7 +89,8 @@ class World:
             self._states = [(port, port.state()) for port in self._memory.ports]
             self._begin = database.keep()
             try:
-                yield self
+                with http_answered(self._memory.ports):
+                    yield self
             finally:
                 self.tape.over = True
                 if self._runner is not None:
