@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
@@ -171,8 +171,16 @@ class ExploredConnection(_Explored):
     def begin(self) -> None:
         self._through("begin", self.inner.begin)
 
+    def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
+        self.begin()
+        return [self.execute(statement) for statement in statements]
+
     def commit(self) -> None:
         self._through("commit", self.inner.commit)
+
+    def commit_with(self, gate: Sql, /) -> None:
+        self.execute(gate)
+        self.commit()
 
     def rollback(self) -> None:
         if self.in_transaction() and not self._scene.tape.dead:
@@ -225,8 +233,16 @@ class ExploredAsyncConnection(_Explored):
     async def begin(self) -> None:
         await self._through("begin", self.inner.begin)
 
+    async def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
+        await self.begin()
+        return [await self.execute(statement) for statement in statements]
+
     async def commit(self) -> None:
         await self._through("commit", self.inner.commit)
+
+    async def commit_with(self, gate: Sql, /) -> None:
+        await self.execute(gate)
+        await self.commit()
 
     async def rollback(self) -> None:
         if self.in_transaction() and not self._scene.tape.dead:

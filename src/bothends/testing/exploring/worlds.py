@@ -93,6 +93,7 @@ class World:
                     yield self
             finally:
                 self.tape.over = True
+                self._memory.forget()
                 if self._runner is not None:
                     self._runner.close()
 
