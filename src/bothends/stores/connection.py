@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from bothends.errors import Blame, BothendsError
@@ -26,6 +27,14 @@ class Connection(Protocol):
     def execute(self, statement: Sql, /) -> Result: ...
 
     def begin(self) -> None: ...
+
+    def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
+        """``begin`` and then ``execute`` of each, in one round trip if the driver can."""
+        ...
+
+    def commit_with(self, gate: Sql, /) -> None:
+        """``execute`` and then ``commit``, in one round trip if the driver can. Where ``gate`` fails nothing is committed."""
+        ...
 
     def commit(self) -> None:
         """Raises ``CommitRefused`` unless the database has answered that the transaction is committed."""
@@ -56,6 +65,10 @@ class AsyncConnection(Protocol):
     async def execute(self, statement: Sql, /) -> Result: ...
 
     async def begin(self) -> None: ...
+
+    async def begin_with(self, statements: Sequence[Sql], /) -> list[Result]: ...
+
+    async def commit_with(self, gate: Sql, /) -> None: ...
 
     async def commit(self) -> None: ...
 

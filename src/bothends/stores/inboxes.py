@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bothends.errors import Blame, BothendsError
 from bothends.letters import KeyOf
 
-__all__ = ["Admitted", "Consumed", "Entry", "Gate", "Known", "Lease", "OpenRun", "Registered"]
+__all__ = ["Admitted", "Consumed", "Entry", "Known", "Lease", "MarkGone", "OpenRun", "Registered"]
 
 
 class Registered(NamedTuple):
@@ -66,10 +67,7 @@ class Lease(NamedTuple):
     epoch: int
 
 
-class Gate(NamedTuple):
-    """What is checked just before COMMIT."""
+class MarkGone(BothendsError):
+    """The worker's start mark is not there any more: somebody has taken the worker for dead."""
 
-    same: bool
-    """The transaction is the one that the worker began."""
-    marked: bool
-    """The worker's start mark is still there."""
+    blame = Blame.DEPLOYMENT

@@ -7,20 +7,20 @@ two acts.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from bothends.errors import BothendsError
-from bothends.stores.steps import Sql
+from bothends.stores.steps import Sql, Steps
 
 if TYPE_CHECKING:
     from bothends.drafts import Draft
     from bothends.worker.deliveries import Delivery
 
 __all__ = [
-    "Act", "Acts", "AsyncSeat", "Call", "Called", "Do", "Pause", "Released", "Seat", "Superseded", "TransactionIs", "drive",
-    "drive_async",
+    "Act", "Acts", "AsyncSeat", "Begin", "Call", "Called", "Commit", "Do", "Pause", "Released", "Seat", "Superseded",
+    "TransactionIs", "begin_with", "commit_with", "drive", "drive_async",
 ]
 
 T = TypeVar("T")
@@ -29,7 +29,6 @@ T = TypeVar("T")
 class Do(enum.Enum):
     """Acts without a parameter."""
 
-    BEGIN = "begin"
     COMMIT = "commit"
     ROLLBACK = "rollback"
     FENCE = "fence"
@@ -44,6 +43,18 @@ class Pause(NamedTuple):
     """Waits for a moment between two tries of a transaction."""
 
     seconds: float
+
+
+class Begin(NamedTuple):
+    """Begins a transaction and asks these in it, at once where the connection can. Answered with their results."""
+
+    statements: Sequence[Sql]
+
+
+class Commit(NamedTuple):
+    """COMMIT, at once with a statement before it; where that fails, nothing is committed."""
+
+    gate: Sql
 
 
 @dataclass(slots=True)
@@ -79,7 +90,7 @@ class Called:
     """A guard stopped the handler from ending the transaction."""
 
 
-Act: TypeAlias = "Sql | Do | Pause | Call"
+Act: TypeAlias = "Sql | Do | Pause | Call | Begin | Commit"
 Acts: TypeAlias = "Generator[Act, Any, T]"
 
 
@@ -100,6 +111,45 @@ class Seat(Protocol):
 
 class AsyncSeat(Protocol):
     async def perform(self, act: Act, /) -> Any: ...
+
+
+def begin_with(*steps: Acts[Any]) -> Acts[list[Any]]:
+    """Begins a transaction with the first statement of each of ``steps``; what one of them asks further comes later. What
+    they return."""
+    first = [_next(step) for step in steps]
+    answers = iter((yield Begin([act for act, _ in first if act is not None])))
+    values = []
+    for step, (act, value) in zip(steps, first, strict=True):
+        values.append(value if act is None else (yield from _after(step, next(answers))))
+    return values
+
+
+def commit_with(gate: Steps[None]) -> Acts[None]:
+    """COMMIT with the one statement of ``gate``, which may translate its error."""
+    statement = next(gate)
+    try:
+        yield Commit(statement)
+    except Exception as error:
+        gate.throw(error)
+        raise
+    gate.close()
+
+
+def _next(step: Acts[Any]) -> tuple[Any, Any]:
+    """Its first statement; or None, and what it returned without one."""
+    try:
+        return next(step), None
+    except StopIteration as done:
+        return None, done.value
+
+
+def _after(step: Acts[T], answer: Any) -> Acts[T]:
+    try:
+        act = step.send(answer)
+        while True:
+            act = step.send((yield act))
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
 
 
 def drive(acts: Acts[T], seat: Seat) -> T:

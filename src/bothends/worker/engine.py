@@ -21,7 +21,8 @@ from bothends.letters import Block, Letter
 from bothends.stores import Store
 from bothends.stores.connection import CommitRefused
 from bothends.stores.faults import Fault, fault_of, sqlstate_of
-from bothends.worker.acts import Acts, Call, Called, Do, Pause, Released, Superseded, TransactionIs
+from bothends.stores.inboxes import MarkGone
+from bothends.worker.acts import Acts, Call, Called, Do, Pause, Released, Superseded, TransactionIs, commit_with
 from bothends.worker.deliveries import Delivery, Verdict
 from bothends.worker.suspects import Suspects
 
@@ -40,7 +41,7 @@ CONTENTIONS_MAX = 50
 """Deadlocks and serialization failures that one message may meet before they count as a failed run."""
 _NO_RETRY = Retry(attempts=1)
 TRANSACTION_ENDED = "BE001"
-"""SQLSTATE of the trigger that refuses a COMMIT which is not the worker's."""
+"""SQLSTATE of the trigger that refuses a COMMIT which is not the worker's, and of the gate in a transaction that is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +139,20 @@ class Work:
         return BATCH_LOCK_TIMEOUT_MS if len(part) > 1 else None
 
     def _commit(self, transaction: str, *, last: bool) -> Acts[None]:
-        """The gate, the fence and COMMIT. What fails here is nobody's in particular."""
+        """The fence, the gate and COMMIT. What fails here is nobody's in particular."""
+        gate = self.inbox.gate(self.run, transaction, last=last)
         try:
-            gate = yield from self.inbox.gate(self.run, transaction, last=last)
-        except Exception as error:
-            raise whole_failed(error) from error
-        if not gate.same:
-            raise Unattributed(ended_by_handler(None))
-        if not gate.marked:
-            raise Released("this worker's start mark is gone: somebody took it for dead")
-        yield Do.FENCE
-        try:
-            yield Do.COMMIT
+            if not self.inbox.gate_with_commit:
+                yield from gate
+                yield Do.FENCE
+                yield Do.COMMIT
+            else:
+                yield Do.FENCE
+                yield from commit_with(gate)
+        except Released:
+            raise
+        except MarkGone as error:
+            raise Released(str(error)) from error
         except CommitRefused as error:
             raise Unattributed(SwallowedError(str(error))) from error
         except Exception as error:
@@ -266,6 +269,8 @@ def whole_failed(error: BaseException) -> BaseException:
         return Contended(error)
     if fault is Fault.UNAVAILABLE:
         return StoreUnavailable(f"the database went away before it answered: {describe_error(error)}")
+    if sqlstate_of(error) == TRANSACTION_ENDED:
+        return Unattributed(ended_by_handler(error))
     return Unattributed(_timed_out(error) if fault is Fault.TIMED_OUT else error)
 
 

@@ -16,7 +16,7 @@ from bothends.core.states import KeyState, Outcome
 from bothends.errors import StoreUnavailable
 from bothends.letters import Block, KeyOf
 from bothends.stores.inboxes import Entry
-from bothends.worker.acts import Acts, Do, Released, Superseded
+from bothends.worker.acts import Acts, Do, Released, Superseded, begin_with
 from bothends.worker.deliveries import Delivery, Verdict, problem_failure
 from bothends.worker.engine import Book, Contended, Plan, RunFailed, Unattributed, Work
 
@@ -143,14 +143,15 @@ class Batch(Work):
         """Begins, admits, and looks up the keys that wait: the transaction's id, the names that are new, those keys.
         Copies of messages that the inbox knows are settled in ``book``."""
         plan = self.plan
-        yield Do.BEGIN
         readable = [d for d in part if d.message is not None and d.verdict is not Verdict.IGNORE]
         first: dict[tuple[str, str], Delivery] = {}
         for delivery in readable:
             first.setdefault(delivery.name, delivery)
         entries = [Entry(*name, d.hash) for name, d in first.items()] if plan.consumer.inbox else []
-        admitted = yield from self.inbox.admit(
-            plan.number, entries, lock_timeout_ms=self._lock_timeout(part), lease_s=plan.lease_s,
+        # The look-up is a statement of its own after the admission: whoever waited in that sees a key that was parked then.
+        admitted, told = yield from begin_with(
+            self.inbox.admit(plan.number, entries, lock_timeout_ms=self._lock_timeout(part), lease_s=plan.lease_s),
+            self.inbox.waiting(plan.number),
         )
         fresh: set[tuple[str, str]] = set(admitted.fresh) if plan.consumer.inbox else set(first)
         hashes = {name: d.hash for name, d in first.items() if name in fresh}
@@ -160,6 +161,8 @@ class Batch(Work):
         self._settle_copies(part, first, fresh, hashes, book)
         keys = {d.queue for name, d in first.items() if d.queue.keyed and name in fresh}
         waiting: dict[KeyOf, str] = {}
+        if told is not None:
+            keys &= told
         if keys:
             waiting = yield from self.inbox.blocked(plan.number, sorted(keys))
         return admitted.transaction, fresh, waiting

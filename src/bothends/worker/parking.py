@@ -14,7 +14,7 @@ from bothends.core.states import KeyState, Outcome
 from bothends.errors import StoreUnavailable
 from bothends.letters import Letter
 from bothends.stores.inboxes import Lease
-from bothends.worker.acts import Acts, Do, Released, Superseded
+from bothends.worker.acts import Acts, Do, Released, Superseded, begin_with
 from bothends.worker.deliveries import Delivery, Verdict, problem_failure, read_letter
 from bothends.worker.engine import Book, Contended, Plan, RunFailed, Unattributed, Work, whole_failed
 
@@ -85,8 +85,7 @@ class Drain(Work):
             yield from self._free_empty()
 
     def _free_empty(self) -> Acts[None]:
-        yield Do.BEGIN
-        held = yield from self.inbox.hold(self.plan.number, self.lease)
+        held, = yield from begin_with(self.inbox.hold(self.plan.number, self.lease))
         freed = held and (yield from self.inbox.free(self.plan.number, self.lease.key))
         yield Do.COMMIT
         self._finished = freed or not held
@@ -158,9 +157,8 @@ class Drain(Work):
     def _enter(self, part: Sequence[Delivery]) -> Acts[tuple[str, set[tuple[str, str]]]]:
         """Begins, and takes those that are still parked; one that is not was done meanwhile."""
         plan = self.plan
-        yield Do.BEGIN
-        admitted = yield from self.inbox.admit(
-            plan.number, [], lock_timeout_ms=self._lock_timeout(part), lease_s=plan.lease_s,
+        admitted, = yield from begin_with(
+            self.inbox.admit(plan.number, [], lock_timeout_ms=self._lock_timeout(part), lease_s=plan.lease_s),
         )
         run = [d.name for d in part if d.verdict is Verdict.RUN and d.failure is None]
         taken = {d.name for d in part}.difference(run)

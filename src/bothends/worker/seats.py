@@ -15,7 +15,7 @@ from bothends.contexts import AsyncContext, Context
 from bothends.core.consuming import HandlerTimeout
 from bothends.stores.connection import AsyncConnection, Connection
 from bothends.stores.steps import Sql
-from bothends.worker.acts import Act, Acts, Call, Called, Do, Pause, Released, TransactionIs, drive, drive_async
+from bothends.worker.acts import Act, Acts, Begin, Call, Called, Commit, Do, Pause, Released, TransactionIs, drive, drive_async
 from bothends.worker.guards import Guard, GuardedSqlite, guard_of, guarded_class
 from bothends.worker.scopes import AsyncEffectsScope, EffectsScope, RunScope, Tools
 from bothends.worker.seating import Seating, check_middleware, transaction_of, without_connection
@@ -80,9 +80,13 @@ class Seat(Seating):
             return self._call(act, connection)
         if isinstance(act, Pause):
             time.sleep(act.seconds)
-        elif act is Do.BEGIN:
-            connection.begin()
+        elif isinstance(act, Begin):
             self.begun_at = time.monotonic()
+            return connection.begin_with(act.statements)
+        elif isinstance(act, Commit):
+            self._ending(connection)
+            connection.commit_with(act.gate)
+            self._leave()
         elif act is Do.COMMIT:
             self._ending(connection)
             connection.commit()
@@ -269,9 +273,13 @@ class AsyncSeat(Seating):
             return await self._call(act, connection)
         if isinstance(act, Pause):
             await asyncio.sleep(act.seconds)
-        elif act is Do.BEGIN:
-            await connection.begin()
+        elif isinstance(act, Begin):
             self.begun_at = time.monotonic()
+            return await connection.begin_with(act.statements)
+        elif isinstance(act, Commit):
+            self._ending(connection)
+            await connection.commit_with(act.gate)
+            await self._leave()
         elif act is Do.COMMIT:
             self._ending(connection)
             await connection.commit()

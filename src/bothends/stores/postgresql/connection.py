@@ -4,6 +4,7 @@ the command tag says whether a COMMIT committed."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from bothends.errors import MissingExtra, StoreUnavailable
@@ -14,6 +15,8 @@ try:
     import psycopg
     from psycopg.pq import TransactionStatus
     from psycopg.rows import tuple_row
+
+    from bothends.stores.postgresql.pipeline import BEGIN, COMMIT, Pipeline
 except ImportError as error:  # pragma: no cover - the extras are installed in our tests
     raise MissingExtra("PostgreSQL", "postgresql") from error
 
@@ -43,7 +46,14 @@ def _check(status: TransactionStatus) -> None:
         raise CommitRefused(
             "the transaction had failed already: a database error was swallowed; let it out, or use a savepoint"
         )
+    if status == TransactionStatus.UNKNOWN:
+        raise psycopg.OperationalError("the connection was lost before COMMIT")
     raise CommitRefused(f"no transaction to commit (connection is {status.name}): somebody ended it before")
+
+
+def _check_tag(tag: str | None) -> None:
+    if tag != "COMMIT":
+        raise CommitRefused(f"COMMIT was answered with {tag}: nothing was committed")
 
 
 def _written(statement: Sql, cursor: Any) -> tuple[str, Any]:
@@ -59,6 +69,7 @@ class PostgresqlConnection:
     def __init__(self, driver: psycopg.Connection[Any]) -> None:
         self.driver = driver
         own = driver.cursor_factory is not psycopg.Cursor
+        self._pipeline = Pipeline(driver)
         self._cursor = driver.cursor() if own else psycopg.RawCursor(driver, row_factory=tuple_row)
 
     def execute(self, statement: Sql, /) -> Result:
@@ -67,14 +78,24 @@ class PostgresqlConnection:
         rows = cursor.fetchall() if cursor.description is not None else []
         return Result(rows, cursor.rowcount, cursor.statusmessage or "")
 
+    def _at_once(self, statements: Sequence[Sql]) -> list[Result]:
+        with self.driver.lock:
+            return self.driver.wait(self._pipeline.ask(statements))
+
     def begin(self) -> None:
         self._cursor.execute("begin")
+
+    def begin_with(self, statements: Sequence[Sql]) -> list[Result]:
+        return self._at_once([BEGIN, *statements])[1:]
 
     def commit(self) -> None:
         _check(self.driver.info.transaction_status)
         self._cursor.execute("commit")
-        if self._cursor.statusmessage != "COMMIT":
-            raise CommitRefused(f"COMMIT was answered with {self._cursor.statusmessage}: nothing was committed")
+        _check_tag(self._cursor.statusmessage)
+
+    def commit_with(self, gate: Sql) -> None:
+        _check(self.driver.info.transaction_status)
+        _check_tag(self._at_once([gate, COMMIT])[1].tag)
 
     def rollback(self) -> None:
         if self.driver.closed or not self.in_transaction():
@@ -100,6 +121,7 @@ class PostgresqlConnection:
 class PostgresqlAsyncConnection:
     def __init__(self, driver: psycopg.AsyncConnection[Any]) -> None:
         self.driver = driver
+        self._pipeline = Pipeline(driver)
         self._cursor = psycopg.AsyncRawCursor(driver, row_factory=tuple_row)
 
     async def execute(self, statement: Sql, /) -> Result:
@@ -108,14 +130,24 @@ class PostgresqlAsyncConnection:
         rows = await cursor.fetchall() if cursor.description is not None else []
         return Result(rows, cursor.rowcount, cursor.statusmessage or "")
 
+    async def _at_once(self, statements: Sequence[Sql]) -> list[Result]:
+        async with self.driver.lock:
+            return await self.driver.wait(self._pipeline.ask(statements))
+
     async def begin(self) -> None:
         await self._cursor.execute("begin")
+
+    async def begin_with(self, statements: Sequence[Sql]) -> list[Result]:
+        return (await self._at_once([BEGIN, *statements]))[1:]
 
     async def commit(self) -> None:
         _check(self.driver.info.transaction_status)
         await self._cursor.execute("commit")
-        if self._cursor.statusmessage != "COMMIT":
-            raise CommitRefused(f"COMMIT was answered with {self._cursor.statusmessage}: nothing was committed")
+        _check_tag(self._cursor.statusmessage)
+
+    async def commit_with(self, gate: Sql) -> None:
+        _check(self.driver.info.transaction_status)
+        _check_tag((await self._at_once([gate, COMMIT]))[1].tag)
 
     async def rollback(self) -> None:
         if self.driver.closed or not self.in_transaction():

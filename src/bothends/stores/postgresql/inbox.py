@@ -13,7 +13,8 @@ from typing import Any
 
 from bothends.letters import KeyOf
 from bothends.processes import lives
-from bothends.stores.inboxes import Admitted, Consumed, Entry, Gate, Known, OpenRun, Registered
+from bothends.stores.faults import sqlstate_of
+from bothends.stores.inboxes import Admitted, Consumed, Entry, Known, MarkGone, OpenRun, Registered
 from bothends.stores.postgresql.arrays import booleans, byteas, texts
 from bothends.stores.postgresql.parking import PostgresqlParking
 from bothends.stores.schema import quoted_schema
@@ -23,11 +24,14 @@ __all__ = ["PostgresqlInbox"]
 
 _OPEN_RUNS_MAX = 10_000
 _WAITING_MAX = 16
-"""Keys that wait, of which a batch is told all, so that it need not ask for each of its own."""
+_MARK_GONE = "BE002"
 
 
 class PostgresqlInbox(PostgresqlParking):
     """Step functions; the consumer is given by its number, from ``register``."""
+
+    gate_with_commit = True
+    """The gate fails where nothing may be committed, so COMMIT can be sent with it."""
 
     def __init__(self, schema: str) -> None:
         super().__init__(schema)
@@ -83,12 +87,7 @@ class PostgresqlInbox(PostgresqlParking):
         self._known = f"""
             select source, id, state::text, hash from {s}.inbox where consumer = :consumer
             and (id, source) in (select * from unnest(:ids::text[], :sources::text[]))"""
-        self._gate = f"""
-            with gone as (delete from {s}.runs where id = :run and not voided returning 1)
-            select set_config('bothends.commit', pg_current_xact_id()::text, true), (select count(*) from gone)"""
-        self._gate_open = f"""
-            select set_config('bothends.commit', pg_current_xact_id()::text, true),
-                   (select count(*) from {s}.runs where id = :run and not voided)"""
+        self._gate = f"select {s}.inbox_gate(:run::bigint, :last::boolean, :transaction)"
         self._end_frozen = f"""
             select pg_terminate_backend(a.pid)
             from unnest(:waiting::int[]) w (pid), unnest(pg_blocking_pids(w.pid)) b (pid)
@@ -166,27 +165,30 @@ class PostgresqlInbox(PostgresqlParking):
         })
         return {(source, id): Known(state, bytes(hash)) for source, id, state, hash in result.rows}
 
+    def waiting(self, consumer: int) -> Steps[frozenset[KeyOf] | None]:
+        """All keys that wait, or None: more than a batch need be told. Mostly there are none, and nothing is left to ask."""
+        result = yield Sql(self._waiting, {"consumer": consumer})
+        if len(result.rows) > _WAITING_MAX:
+            return None
+        return frozenset(KeyOf(topic, keyed, bytes(key)) for topic, keyed, key in result.rows)
+
     def blocked(self, consumer: int, keys: Sequence[KeyOf]) -> Steps[dict[KeyOf, str]]:
-        """The state of those keys that wait, locked until the end of the transaction. Most of the time no key waits at all,
-        or a few others do, and the long question need not be asked."""
-        if len(keys) > _WAITING_MAX:
-            result = yield Sql(self._waiting, {"consumer": consumer})
-            if len(result.rows) <= _WAITING_MAX:
-                waiting = {KeyOf(topic, keyed, bytes(key)) for topic, keyed, key in result.rows}
-                keys = [key for key in keys if key in waiting]
-                if not keys:
-                    return {}
+        """The state of those keys that wait, locked until the end of the transaction."""
         result = yield Sql(self._blocked, {
             "consumer": consumer, "topics": texts(k.topic for k in keys), "keyed": booleans(k.keyed for k in keys),
             "keys": byteas(k.key for k in keys),
         })
         return {KeyOf(topic, keyed, bytes(key)): state for topic, keyed, key, state in result.rows}
 
-    def gate(self, run: int | None, transaction: str, *, last: bool) -> Steps[Gate]:
-        """Just before COMMIT: opens the gate of the trigger, and closes the start mark with the ``last`` transaction."""
-        result = yield Sql(self._gate if last else self._gate_open, {"run": run if run is not None else -1})
-        now, marks = result.rows[0]
-        return Gate(transaction in ("", now), run is None or marks == 1)
+    def gate(self, run: int | None, transaction: str, *, last: bool) -> Steps[None]:
+        """Just before COMMIT, or with it: opens the gate of the trigger, and closes the start mark with the ``last``
+        transaction. Raises MarkGone; BE001 where this is not the ``transaction`` that the worker began."""
+        try:
+            yield Sql(self._gate, {"run": run, "last": str(last), "transaction": transaction})
+        except Exception as error:
+            if sqlstate_of(error) == _MARK_GONE:
+                raise MarkGone(f"start mark {run} is gone: somebody took this worker for dead") from error
+            raise
 
     def end_frozen(self, waiting: Sequence[int], worker: str, lease_s: float) -> Steps[int]:
         """Ends backends that hold what ``waiting`` backends wait for and whose worker was silent for a lease."""

@@ -6,6 +6,7 @@ fails at once in WAL mode, whatever the busy timeout), pragmas on every connecti
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 from bothends.errors import MissingExtra, StoreUnavailable
@@ -48,10 +49,18 @@ class SqliteConnection:
     def begin(self) -> None:
         self.driver.execute("begin immediate")
 
+    def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
+        self.begin()
+        return [self.execute(statement) for statement in statements]
+
     def commit(self) -> None:
         if not self.driver.in_transaction:
             raise CommitRefused("no transaction to commit: somebody ended it before")
         self.driver.execute("commit")
+
+    def commit_with(self, gate: Sql, /) -> None:
+        self.execute(gate)
+        self.commit()
 
     def rollback(self) -> None:
         if not self._closed and self.driver.in_transaction:
@@ -86,10 +95,18 @@ class SqliteAsyncConnection:
     async def begin(self) -> None:
         await self.driver.execute("begin immediate")
 
+    async def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
+        await self.begin()
+        return [await self.execute(statement) for statement in statements]
+
     async def commit(self) -> None:
         if not self.driver.in_transaction:
             raise CommitRefused("no transaction to commit: somebody ended it before")
         await self.driver.execute("commit")
+
+    async def commit_with(self, gate: Sql, /) -> None:
+        await self.execute(gate)
+        await self.commit()
 
     async def rollback(self) -> None:
         if not self._closed and self.driver.in_transaction:

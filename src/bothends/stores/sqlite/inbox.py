@@ -13,7 +13,7 @@ from typing import Any
 
 from bothends.letters import KeyOf
 from bothends.processes import lives
-from bothends.stores.inboxes import Admitted, Consumed, Entry, Gate, Known, OpenRun, Registered
+from bothends.stores.inboxes import Admitted, Consumed, Entry, Known, MarkGone, OpenRun, Registered
 from bothends.stores.sqlite.parking import NOW, SqliteParking
 from bothends.stores.steps import Sql, Steps
 
@@ -21,10 +21,13 @@ __all__ = ["SqliteInbox"]
 
 _OPEN_RUNS_MAX = 10_000
 _CHUNK = 500
+_WAITING_MAX = 16
 
 
 class SqliteInbox(SqliteParking):
     """Step functions; the consumer is given by its number, from ``register``."""
+
+    gate_with_commit = False
 
     def register(self, *, name: str, service: str, owner: str, start_at: str, topics: Sequence[str]) -> Steps[Registered]:
         """The consumer's row, made at its first start; ``start_at`` stays as it was then [A7]."""
@@ -138,6 +141,16 @@ class SqliteInbox(SqliteParking):
         )
         return {(source, id): Known(state, hash) for source, id, state, hash in result.rows}
 
+    def waiting(self, consumer: int) -> Steps[frozenset[KeyOf] | None]:
+        """All keys that wait, or None: more than a batch need be told. Mostly there are none, and nothing is left to ask."""
+        result = yield Sql(
+            "select topic, keyed, key from bothends_blocked_keys where consumer = :consumer limit :most",
+            {"consumer": consumer, "most": _WAITING_MAX + 1},
+        )
+        if len(result.rows) > _WAITING_MAX:
+            return None
+        return frozenset(KeyOf(topic, bool(keyed), key) for topic, keyed, key in result.rows)
+
     def blocked(self, consumer: int, keys: Sequence[KeyOf]) -> Steps[dict[KeyOf, str]]:
         """The state of those keys that wait. The write lock keeps it so until the end of the transaction."""
         found: dict[KeyOf, str] = {}
@@ -155,15 +168,16 @@ class SqliteInbox(SqliteParking):
             found.update((KeyOf(topic, bool(keyed), key), state) for topic, keyed, key, state in result.rows)
         return found
 
-    def gate(self, run: int | None, transaction: str, *, last: bool) -> Steps[Gate]:
-        """Just before COMMIT: closes the start mark with the ``last`` transaction."""
+    def gate(self, run: int | None, transaction: str, *, last: bool) -> Steps[None]:
+        """Just before COMMIT: closes the start mark with the ``last`` transaction. Raises MarkGone."""
         if run is None:
-            return Gate(True, True)
+            return
         if last:
             result = yield Sql("delete from bothends_runs where id = :run and voided = 0 returning id", {"run": run})
         else:
             result = yield Sql("select id from bothends_runs where id = :run and voided = 0", {"run": run})
-        return Gate(True, bool(result.rows))
+        if not result.rows:
+            raise MarkGone(f"start mark {run} is gone: somebody took this worker for dead")
 
     def end_frozen(self, waiting: Sequence[int], worker: str, lease_s: float) -> Steps[int]:
         """A frozen writer holds the whole file; only the supervisor that watches its process can end it."""

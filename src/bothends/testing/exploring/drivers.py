@@ -224,6 +224,9 @@ class ExploredConnection(_Explored):
 
 
 class ExploredAsyncConnection(_Explored):
+    ended = False
+    """Whether the driver's connection is closed, and its thread over."""
+
     async def execute(self, statement: Sql, /) -> Result:
         if _is_idle(statement.text):
             return Result([], 0)
@@ -253,7 +256,7 @@ class ExploredAsyncConnection(_Explored):
             raise broken_sqlite(lost=True)
         fault = self._arrive(text)
         if fault is Fault.FAILS:
-            await self.close()
+            await self._lose()
             raise broken_sqlite(lost=True)
         driver = _underneath(self.inner.driver)
         driver.ours = True
@@ -264,13 +267,20 @@ class ExploredAsyncConnection(_Explored):
         if fault is Fault.CRASH_AFTER:
             self._scene.tape.die()
         if fault is Fault.HAPPENED:
-            await self.close()
+            await self._lose()
             raise broken_sqlite(lost=True)
         return result
 
+    async def _lose(self) -> None:
+        """The database rolls back what was open; the driver finds out at its next statement."""
+        self.closed = True
+        await self.inner.rollback()
+
     async def close(self) -> None:
         self.closed = True
-        await self.inner.close()
+        if not self.ended:
+            self.ended = True
+            await self.inner.close()
 
 
 def _underneath(driver: Any) -> Any:
@@ -300,7 +310,7 @@ class ExploredStore:
         for one in ended:
             if isinstance(one, ExploredConnection):
                 self._end(one)
-            elif one.usable():
+            elif not one.ended:
                 _underneath(one.driver).guarded = False
                 run_async(one.close())
 

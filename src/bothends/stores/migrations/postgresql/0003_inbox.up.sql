@@ -37,6 +37,24 @@ end $$;
 create constraint trigger inbox_commit after insert on {s}.inbox deferrable initially deferred
     for each row when (new.state = 'p') execute function {s}.inbox_commit();
 
+-- What the worker asks just before its own COMMIT. It fails where nothing may be committed, so both are sent at once: the
+-- transaction is another one than the worker began, or somebody took the worker for dead and its start mark away.
+create function {s}.inbox_gate(p_run bigint, p_last boolean, p_transaction text) returns void language plpgsql as $$
+begin
+    if p_transaction <> '' and p_transaction <> pg_current_xact_id()::text then
+        raise exception using errcode = 'BE001', message = 'this is not the transaction that the bothends worker began';
+    end if;
+    if p_last then
+        delete from {s}.runs where id = p_run and not voided;
+    else
+        perform 1 from {s}.runs where id = p_run and not voided;
+    end if;
+    if p_run is not null and not found then
+        raise exception using errcode = 'BE002', message = 'the start mark of this bothends worker is gone';
+    end if;
+    perform set_config('bothends.commit', pg_current_xact_id()::text, true);
+end $$;
+
 -- A key that waits: its head is tried again, everything later of it waits behind. keyed = false: a message without a
 -- key, which waits alone (key is then its own id).
 create table {s}.blocked_keys (
