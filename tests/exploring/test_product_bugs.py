@@ -8,9 +8,10 @@ import pytest
 
 from bothends.brokers.logs.broker import LogBroker
 from bothends.relay import pipeline
+from bothends.stores.sqlite.inbox import SqliteInbox
+from bothends.stores.steps import Sql
 from bothends.testing import explore
 from bothends.testing.exploring.causes import Cause
-from bothends.worker.inbox import Batch
 from tests.exploring.planted import Plant, marks
 
 RIGHT = marks.PLANTS[1]
@@ -45,19 +46,17 @@ def test_an_offset_that_is_committed_before_the_inbox_row(monkeypatch: pytest.Mo
 
 
 def test_an_inbox_row_in_a_transaction_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Batch._one
+    plain = SqliteInbox.admit
 
-    def one(self: Batch, *arguments: Any) -> Any:
-        from bothends.worker.acts import Do
+    def admit(self: SqliteInbox, *arguments: Any, **options: Any) -> Any:
+        admitted = yield from plain(self, *arguments, **options)
+        yield Sql("commit")
+        yield Sql("begin immediate")
+        return admitted
 
-        yield Do.COMMIT
-        yield Do.BEGIN
-        yield from plain(self, *arguments)
-
-    monkeypatch.setattr(Batch, "_one", one)
+    monkeypatch.setattr(SqliteInbox, "admit", admit)
     report = explored()
-    assert report.findings, str(report)
-    assert any("stock: units is 10 instead of 8" in finding.ending for finding in report.findings)
+    assert any("stock: units is 10 instead of 8" in finding.ending for finding in report.findings), str(report)
 
 
 def test_as_it_is_shipped_it_has_none_of_them() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bothends.service import Consumer
 from bothends.testing.exploring.boundaries import RELAY, Boundary, Fault, Kind, Plan
 from bothends.testing.exploring.judging import Verdict, processed
-from bothends.testing.exploring.pictures import KEY, MASKED, NO_KEY, Difference, Masks
+from bothends.testing.exploring.pictures import KEY, NO_KEY, Difference, Masks
 from bothends.testing.exploring.worlds import Ending
 
 __all__ = ["Cause", "Evidence", "cause_of"]
@@ -212,6 +212,6 @@ def _remembers(evidence: Evidence) -> bool:
 
 
 def _has_masked_identity(masks: Masks, difference: Difference) -> bool:
-    """Rows too many in a table whose values vary from run to run."""
-    del masks
-    return len(difference.surplus) > len(difference.missing) and any(MASKED in row for row in difference.surplus)
+    """Rows too many in a table that holds values which are made anew on each run."""
+    varies = any(table == difference.table for table, _ in masks.varying)
+    return varies and len(difference.surplus) > len(difference.missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -110,6 +111,8 @@ class SqliteDatabase:
         self._copies: list[sqlite3.Connection] = []
         self._anchor: Connection = self.store.connect(name="bothends-explorer")
         self._driver: sqlite3.Connection = self._anchor.driver
+        with contextlib.closing(sqlite3.Connection(":memory:")) as empty:
+            empty.backup(self._driver)
         self._driver.execute("pragma synchronous = off")
         self._driver.execute("pragma read_uncommitted = true")
         lend_to_sqlite(self._driver, scene.clock)

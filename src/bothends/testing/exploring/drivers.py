@@ -6,6 +6,7 @@ below is the real connection with the real guard.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
 import weakref
@@ -86,6 +87,13 @@ class _Cursor(sqlite3.Cursor):
         return _users(self.connection, sql, lambda: super(_Cursor, self).executescript(sql))
 
 
+def _close_cursors(driver: Any) -> None:
+    """Those that a dead process's tracebacks still hold would keep the transaction open, and its locks."""
+    with contextlib.suppress(sqlite3.ProgrammingError):  # the connection is closed already
+        for cursor in list(driver.cursors):
+            sqlite3.Cursor.close(cursor)
+
+
 @cache
 def probed_sqlite(base: Any) -> type[Any]:
     """``base``, a class of ``sqlite3.Connection``, with probes."""
@@ -117,6 +125,10 @@ def probed_sqlite(base: Any) -> type[Any]:
             else:
                 self.rollback()
             return False
+
+        def close(self) -> None:
+            _close_cursors(self)
+            super().close()
 
         def commit(self) -> None:
             if self.in_transaction:
@@ -210,13 +222,12 @@ class ExploredConnection(_Explored):
         self.inner.cancel()
 
     def close(self) -> None:
-        """The database rolls back what was open. A statement that was not read to its end would keep its locks."""
+        """The database rolls back what was open."""
         if self.closed:
             return
         self.closed = True
         driver = self.driver
-        for cursor in list(driver.cursors):
-            sqlite3.Cursor.close(cursor)
+        _close_cursors(driver)
         if isinstance(driver, GuardedSqlite):
             driver.guarded = driver.tripped = False
             driver.set_authorizer(None)

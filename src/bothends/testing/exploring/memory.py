@@ -76,6 +76,7 @@ class Memory:
         for module in modules:
             waiting.append((module.__name__, module))
         for service in services:
+            waiting.extend((service.name, part) for part in (service.lifespan, *service.middleware) if part is not None)
             for consumer in service.consumers.values():
                 for handler in consumer.handlers.values():
                     waiting.append((handler.function.__qualname__, handler.function))

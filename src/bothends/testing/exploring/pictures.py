@@ -60,6 +60,8 @@ class Masks(NamedTuple):
     """(table, column) whose values say nothing."""
 
     columns: frozenset[tuple[str, int]]
+    varying: frozenset[tuple[str, int]]
+    """Those of them that are made anew on each run; the others the database counts."""
 
     def apply(self, picture: Picture, name: str) -> Counter[Row]:
         masked = sorted(column for table, column in self.columns if table == name)
@@ -90,13 +92,14 @@ def _mask(row: Row, columns: Sequence[int]) -> Row:
 
 def masks_of(first: Picture, second: Picture) -> Masks:
     """The columns on which two undisturbed runs do not agree, and those that the database counts."""
-    masked = set(first.given_out | second.given_out)
+    given_out = first.given_out | second.given_out
+    varying: set[tuple[str, int]] = set()
     for name in first.rows.keys() & second.rows.keys():
         for column in range(len(first.columns[name])):
             a, b = _values(first, name, column), _values(second, name, column)
-            if a != b:
-                masked.add((name, column))
-    return Masks(frozenset(masked))
+            if a != b and (name, column) not in given_out:
+                varying.add((name, column))
+    return Masks(frozenset(varying | given_out), frozenset(varying))
 
 
 def _values(picture: Picture, name: str, column: int) -> Counter[str]:

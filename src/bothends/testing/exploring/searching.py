@@ -20,29 +20,24 @@ class Candidate(NamedTuple):
 def singles(boundaries: Sequence[Boundary], lossy: Set[str]) -> list[Candidate]:
     """Every single fault of a run, the most telling first. ``lossy``: consumers that acknowledge first, by declaration."""
     found: list[tuple[int, int, Candidate]] = []
-    for boundary, following in zip(boundaries, [*boundaries[1:], None], strict=True):
-        if boundary.consumer in lossy:
-            continue
-        for fault in _faults(boundary, following):
-            found.append((_rank(boundary), boundary.number, Candidate(boundary.number, fault)))
+    for boundary in boundaries:
+        if boundary.consumer not in lossy:
+            for fault in _faults(boundary):
+                found.append((_rank(boundary), boundary.number, Candidate(boundary.number, fault)))
     found.sort(key=lambda one: one[:2])
     return [candidate for _, _, candidate in found]
 
 
-def _faults(boundary: Boundary, following: Boundary | None) -> Iterator[Fault]:
-    """Crash after this one and crash before the next of the process are one history: it is told where something was
-    left behind."""
-    if following is None or following.process != boundary.process or boundary.durable or not following.durable:
-        yield Fault.CRASH_AFTER if _has_after(boundary) else Fault.CRASH_BEFORE
-    if boundary.number == 0 or (boundary.durable and _has_after(boundary)):
+def _faults(boundary: Boundary) -> Iterator[Fault]:
+    """A crash before a boundary is one after the process's last: it is tried as that. Being given a record changes nothing,
+    so a crash there is one after what came before as well."""
+    if boundary.number == 0:
         yield Fault.CRASH_BEFORE
+    if boundary.kind is not Kind.DELIVER:
+        yield Fault.CRASH_AFTER
     for fault in FAULTS[boundary.kind]:
         if boundary.kind is not Kind.SQL or boundary.users:
             yield fault
-
-
-def _has_after(boundary: Boundary) -> bool:
-    return boundary.kind is not Kind.DELIVER
 
 
 def _rank(boundary: Boundary) -> int:

@@ -6,6 +6,7 @@ on a new connection when the database was away, acknowledged after that. A death
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -28,7 +29,7 @@ from bothends.testing.exploring.boundaries import Fault, Kind, Where
 from bothends.testing.exploring.brokers import ExploredBroker, name_of
 from bothends.testing.exploring.clock import Clock
 from bothends.testing.exploring.tape import Runaway, Tape
-from bothends.worker.acts import Acts, Call, Called, Released
+from bothends.worker.acts import Acts, Call, Called, Do, Released
 from bothends.worker.deliveries import Delivery, read
 from bothends.worker.engine import Plan
 from bothends.worker.forwarding import Forwarder, due_s, retry_topic
@@ -269,7 +270,8 @@ class Intake:
             seat = self.seat
             try:
                 if isinstance(seat, AsyncSeat):
-                    self._run_async(seat.drive(self._watched(work.acts())))
+                    with seat.sharing():
+                        self._run_async(seat.drive(self._watched(work.acts())))
                 else:
                     seat.drive(self._watched(work.acts()))
                 return
@@ -305,6 +307,14 @@ class Intake:
                     self._after(answer)
         except StopIteration:
             return
+
+    def bury(self) -> None:
+        """The process is dead. What SQLAlchemy still holds of it is let go; on the database nothing happens any more."""
+        with contextlib.suppress(Exception):
+            if isinstance(self.seat, AsyncSeat):
+                self._run_async(self.seat.perform(Do.ROLLBACK))
+            else:
+                self.seat.perform(Do.ROLLBACK)
 
     def _after(self, called: Called | None) -> None:
         """A handler's run is over: how, and what it has left in memory."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -80,7 +82,7 @@ class World:
         self._files = frozenset(file for module in found if (file := getattr(module, "__file__", None)))
         self._chance.seed(self.seed)
         url = self.url or memory_url()  # named before the dice are loaded: no two explorations share one
-        with installed(self.clock, self._chance, found), databases.opened(self.services, url, self) as database:
+        with _quiet(), installed(self.clock, self._chance, found), databases.opened(self.services, url, self) as database:
             self._database = database
             self._memory = Memory(found, self.services)
             with database.session() as session:
@@ -94,6 +96,8 @@ class World:
             finally:
                 self.tape.over = True
                 self._memory.forget()
+                for port, state in self._states:
+                    port.put(state)
                 if self._runner is not None:
                     self._runner.close()
 
@@ -158,6 +162,15 @@ class World:
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(coroutine)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What SQLAlchemy says of connections of dead processes, which nobody gives back."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The garbage collector is trying to clean up")
+        yield
+        gc.collect()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +238,10 @@ class _Run:
     def _bury(self, process: str) -> None:
         """The operating system's part: connections end, memory is gone, leases run out."""
         tape = self.tape
+        tape.running = False
         if process == WORKER:
+            for intake in self._intakes:
+                intake.bury()
             self._intakes.clear()
             self._lifespans.clear()
             if lost := self._world._memory.changed():
@@ -297,8 +313,10 @@ class _Run:
         due = [wait for wait in waits if wait is not None]
         if not due:
             return False
-        self._clock.forward(min(due) + 0.01)
-        self._database.forward(min(due) + 0.01)
+        # What is due and does not move is leased by somebody who is gone.
+        by_s = min(due) + 0.01 if min(due) > 0.02 else 1.0
+        self._clock.forward(by_s)
+        self._database.forward(by_s)
         return True
 
     def _redrive(self) -> bool:
@@ -314,6 +332,8 @@ class _Run:
         return self._database.picture(self._consumers, self._broker, self._outside.calls)
 
     def close(self) -> None:
+        for intake in self._intakes:
+            intake.bury()
         self._intakes.clear()
         self._lifespans.clear()
         for process in (RELAY, WORKER):
