@@ -225,7 +225,7 @@ class Drain(Work):
     def _close(self, settled: _Settled, transaction: str) -> Acts[None]:
         """The key's row, then the commit."""
         try:
-            yield from self._settle_key(settled)
+            freed = yield from self._settle_key(settled)
         except Released:
             raise
         except Exception as error:
@@ -236,10 +236,11 @@ class Drain(Work):
             self.done.append(delivery)
         gone = {id(d) for d, _ in settled.book.outcomes}
         self._waiting = [d for d in self._waiting if id(d) not in gone]
-        if settled.state is not None:
-            self._finished = True
+        # Not before the commit: where that fails, the work is done again.
+        self._finished = freed or settled.state is not None
 
-    def _settle_key(self, settled: _Settled) -> Acts[None]:
+    def _settle_key(self, settled: _Settled) -> Acts[bool]:
+        """Whether the key is free, once this transaction is committed."""
         number, key = self.plan.number, self.lease.key
         if not (yield from self.inbox.hold(number, self.lease)):
             raise Released("another drainer has the key")
@@ -249,8 +250,9 @@ class Drain(Work):
             yield from self.inbox.postpone(number, settled.postponed)
         if settled.state is not None:
             yield from self.inbox.reset(number, self.lease, state=settled.state.value, delay_s=settled.delay_s)
-        elif len(settled.removed) >= len(self._waiting) and (yield from self.inbox.free(number, key)):
-            self._finished = True
+        elif len(settled.removed) >= len(self._waiting):
+            return bool((yield from self.inbox.free(number, key)))
+        return False
 
     def _effects(self, delivery: Delivery) -> Acts[None]:
         """A handler without a transaction until ``ctx.begin()``."""

@@ -1,0 +1,49 @@
+"""Bugs that the explorer found in this package while it was built, each as the history that showed it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bothends import Context, Service
+from bothends.testing.exploring.boundaries import Boundary, Fault, Kind
+from bothends.testing.exploring.databases import Database
+from bothends.testing.exploring.workers import LEASE_S
+from bothends.testing.exploring.worlds import Ending, World
+from tests.exploring.planted.events import ONE, STOCK, Paid
+
+
+@contextmanager
+def shop() -> Iterator[World]:
+    service = Service("found")
+
+    @service.consumer("stock").handle(Paid)
+    def take(paid: Paid, ctx: Context[sqlite3.Connection]) -> None:
+        ctx.connection.execute("update stock set units = units - ?", [paid.units])
+
+    def prepare(db: Any, database: Database) -> None:
+        db.executescript(STOCK)
+        database.publish(db, [service], [ONE])
+
+    with World([service], prepare).opened() as world:
+        yield world
+
+
+def numbers(ending: Ending, kind: Kind, *, users: bool = False) -> list[Boundary]:
+    return [b for b in ending.tape.boundaries if b.kind is kind and b.users == users and b.consumer == "found.stock"]
+
+
+def test_a_drain_whose_commit_fails_is_done_again_at_once() -> None:
+    """It took the key for free before its COMMIT, and left it to its lease when the COMMIT failed."""
+    with shop() as world:
+        statement = numbers(world.run({}), Kind.SQL, users=True)[0].number
+        parked = world.run({statement: Fault.FAILS})
+        usual_s = world.clock.passed_s
+        drained = numbers(parked, Kind.COMMIT)[-1].number
+        for fault in (Fault.FAILS, Fault.HAPPENED):
+            ending = world.run({statement: Fault.FAILS, drained: fault})
+            assert ending.picture.rows["stock"] == [("8",)]
+            assert ending.picture.rows["waiting keys"] == []
+            assert world.clock.passed_s - usual_s < LEASE_S / 2
