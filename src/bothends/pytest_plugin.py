@@ -1,5 +1,7 @@
-"""The plug-in for pytest: the fixture ``survives_every_crash`` and the marker ``explore``. Loaded by pytest itself where the
-package is installed; nothing else is imported until the fixture is used."""
+"""The plug-in for pytest: the fixture ``survives_every_crash`` and the marker ``explore``.
+
+``pytest_plugins = ["bothends.pytest_plugin"]`` in ``conftest.py`` loads it; nothing else is imported until the fixture is used.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ UNTIL_S = 30.0
 COMMAND_S = 60.0
 READING = frozenset({
     "bothends status", "bothends health", "bothends trace", "bothends config", "bothends dead list", "bothends dead show",
-    "bothends keys list", "bothends keys show", "bothends schema status", "python show.py",
+    "bothends keys list", "bothends keys show", "bothends schema status", "bothends check", "python show.py",
 })
 _READY: dict[str, tuple[str, ...]] = {
     "bothends run": ('"ready","role":"relay"', '"ready","role":"work"'),

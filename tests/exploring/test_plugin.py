@@ -34,10 +34,9 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(suite: pytest.Pytester, test: str) -> pytest.RunResult:
+    suite.makeconftest('pytest_plugins = ["bothends.pytest_plugin"]')
     suite.makepyfile(f"import pytest\nfrom plugin_shop import *\n{test}")
-    # By its own name, whether or not this installation has the entry point already.
-    plugins = ("no:bothends", "bothends.pytest_plugin", "no:randomly")
-    return suite.runpytest_subprocess("--strict-markers", *(part for name in plugins for part in ("-p", name)))
+    return suite.runpytest_subprocess("--strict-markers", "-p", "no:randomly")
 
 
 def test_a_handler_that_survives(suite: pytest.Pytester) -> None:
