@@ -130,7 +130,7 @@ class Settings:
     relay_batch_max: int = _setting(
         int, 2000, "Events that the relay takes from the outbox at once.", low=1, high=10_000)
     poll_busy_s: float = _setting(
-        float, 0.005, "How long the relay waits between looks at the outbox while events come.",
+        float, 0.003, "How long the relay waits between looks at the outbox while events come.",
         unit="seconds", low=0.001, high=10)
     poll_idle_s: float = _setting(
         float, 0.05, "The same, after a second without events.", unit="seconds", low=0.001, high=60)

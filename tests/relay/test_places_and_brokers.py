@@ -99,7 +99,7 @@ def test_a_topic_that_refuses_by_record_alone_is_probed_with_one(rig: Rig) -> No
 
 def test_an_outage_costs_no_attempt_and_keeps_the_order(rig: Rig) -> None:
     rig.broker.create_topic("t", 4)
-    relay = rig.start(silence_s=0.5)
+    relay = rig.start(silence_s=0.5, in_flight_max=4)
     rig.add("t", b"k0", b"0")
     rig.until(rig.drained)
     rig.broker.down.set()

@@ -210,8 +210,10 @@ def test_a_pipeline_does_not_wait_for_add(pg15_url: str, service: Service, look:
     nothing = sent(lambda connection: None)
     fresh = sent(lambda connection: added.append(service.outbox.add(connection, {}, type="t")))
     strict = sent(lambda connection: added.append(service.outbox.add(connection, Changed("1"))))
-    assert nothing == (21, *nothing[1:])  # with BEGIN; what psycopg itself waits for at the end of a pipeline
-    assert fresh == strict == (41, *nothing[1:])
+    # With BEGIN. Of the flushes one is psycopg's own: it asks for it where results are not there yet at the end.
+    assert [executed for executed, _, _ in (nothing, fresh, strict)] == [21, 41, 41]
+    assert fresh[1] == strict[1] == nothing[1]
+    assert max(flushes for _, _, flushes in (nothing, fresh, strict)) <= 1
     assert look(pg15_url).ids == added
 
 

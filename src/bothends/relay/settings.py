@@ -22,7 +22,7 @@ class RelaySettings:
     """Rows of one page, 16 to 10,000."""
     in_flight_max: int = 16
     """Pages handed over and not settled, at least 2; of their bodies together at most 32 MB and one page."""
-    poll_busy_s: float = 0.005
+    poll_busy_s: float = 0.003
     poll_idle_s: float = 0.05
     silence_s: float = 10.0
     """A publisher that reports nothing for so long, with records in hand, is given up for a new one."""

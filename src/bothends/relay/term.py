@@ -35,6 +35,8 @@ _TOUCH_S = 10.0
 _ROTATE_S = 2.0
 _BUSY_S = 1.0
 _REPORT_WAIT_S = 0.005
+_GRAIN_S = 0.001
+"""Clients wait for whole milliseconds: what is due in less is due."""
 _SILENCE_TOPICS_MAX = 20
 
 
@@ -108,7 +110,7 @@ class Term:
             return
         self._watch_silence(now)
         fetched = False
-        if not stopping and now >= self._fetch_at and self._pipeline.room:
+        if not stopping and now + _GRAIN_S >= self._fetch_at and self._pipeline.room:
             fetched = self._fetch(now)
         if not fetched and not settled:
             self._pause(now, stopping)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from bothends import wal
 from bothends.errors import Blame, ConfigError, PublishError
 
 __all__ = ["LogFile", "boot_clock", "boot_id"]
@@ -111,7 +112,7 @@ class LogFile:
                 self.path, timeout=timeout_s, isolation_level=None, check_same_thread=False, cached_statements=64
             )
             try:
-                self._prepare(connection)
+                self._prepare(connection, timeout_s)
             except BaseException:
                 connection.close()
                 raise
@@ -122,8 +123,8 @@ class LogFile:
             self._busy_ms = busy_ms
         return self._connection
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute("pragma journal_mode = wal")
+    def _prepare(self, connection: sqlite3.Connection, timeout_s: float) -> None:
+        wal.enter(connection, timeout_s)
         connection.execute("pragma synchronous = full")
         if self._format(connection) == 0:
             connection.execute("begin immediate")

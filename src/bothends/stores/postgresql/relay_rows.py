@@ -125,24 +125,19 @@ def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: boo
         # `<> 0`, not `= 1`: the planner takes an inequality to hold for nearly all rows, and keeps to the index on seq.
         lanes = f" and ((:lanes_{n}::bigint >> o.lane) & 1) <> 0" if some_lanes else ""
         seen = f" and pg_visible_in_snapshot(o.xid, :target_{n}::text::pg_snapshot)" if target else ""
-        new = f"from {s}.outbox o where o.seq > :hwm_{n}::bigint{lanes}{seen} order by o.seq limit"
-        parts.append(f"(select {2 * n + 1}, {columns} {new} {_rows_within(new)})")
+        fit = (
+            f"{s}.outbox_fit(:lanes_{n}::bigint, {f':target_{n}::text::pg_snapshot' if target else 'null'}, :hwm_{n}::bigint, "
+            ":rows::int, :bytes::bigint)"
+        )
+        parts.append(
+            f"(select {2 * n + 1}, {columns} from {s}.outbox o where o.seq > :hwm_{n}::bigint{lanes}{seen} "
+            f"order by o.seq limit (select {fit}))"
+        )
     return " union all ".join(parts)
 
 
-def _rows_within(new: str) -> str:
-    """How many of the rows ``new ... :rows`` make a page: up to the one with which its bodies go beyond the bytes allowed.
-    Lengths are read without the bodies; nearly always their sum says that there is nothing to cut."""
-    before = "sum(octet_length(w.body)) over (order by w.seq rows unbounded preceding) - octet_length(w.body)"
-    return (
-        f"(select case when coalesce(sum(octet_length(b.body)), 0) < :bytes::bigint then :rows::int else (select count(*) from "
-        f"(select coalesce({before}, 0) as before from (select o.seq, coalesce(o.body, '') as body {new} :rows::int) w) z "
-        f"where z.before < :bytes::bigint) end from (select o.body {new} :rows::int) b)"
-    )
-
-
 def _cut(select: str, rows: str) -> str:
-    """The same for late rows, which a function returns and which nearly never exist."""
+    """The late rows of a page, which nearly never exist, up to the one with which their bodies go beyond the bytes."""
     return (
         f"({select} from (select r.*, sum(octet_length(r.body)) over (order by r.seq rows unbounded preceding) as upto "
         f"from ({rows}) r) o where coalesce(o.upto, 0) - coalesce(octet_length(o.body), 0) < :bytes::bigint order by o.seq)"

@@ -30,10 +30,27 @@ def location(url: str) -> str:
     return "file:" + path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
+def _in_memory(uri: str) -> bool:
+    return "mode=memory" in uri
+
+
 def _pragmas(uri: str) -> list[str]:
-    if "mode=memory" in uri:
+    if _in_memory(uri):
         return [f"pragma busy_timeout = {BUSY_TIMEOUT_MS}", "pragma read_uncommitted = false"]
-    return [f"pragma busy_timeout = {BUSY_TIMEOUT_MS}", "pragma journal_mode = wal", "pragma synchronous = full"]
+    return [f"pragma busy_timeout = {BUSY_TIMEOUT_MS}", "pragma synchronous = full"]
+
+
+async def _enter_wal(driver: Any) -> None:
+    """``wal.enter`` for coroutines."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1e3
+    while True:
+        try:
+            await driver.execute("pragma journal_mode = wal")
+            return
+        except sqlite3.OperationalError as error:
+            if not wal.is_busy(error) or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(wal.PAUSE_S)
 
 
 class SqliteConnection:
@@ -131,8 +148,14 @@ def connect(url: str, *, factory: type[sqlite3.Connection] = sqlite3.Connection)
         driver = sqlite3.connect(
             uri, uri=True, isolation_level=None, check_same_thread=False, factory=factory, timeout=BUSY_TIMEOUT_MS / 1e3
         )
-        for pragma in _pragmas(uri):
-            driver.execute(pragma)
+        try:
+            for pragma in _pragmas(uri):
+                driver.execute(pragma)
+            if not _in_memory(uri):
+                wal.enter(driver, BUSY_TIMEOUT_MS / 1e3)
+        except BaseException:
+            driver.close()
+            raise
     except sqlite3.Error as error:
         raise StoreUnavailable(f"SQLite cannot open {uri}: {error}; is the folder there and writable?") from error
     return SqliteConnection(driver)
@@ -149,8 +172,14 @@ async def connect_async(url: str, *, factory: type[sqlite3.Connection] = sqlite3
         driver = await aiosqlite.connect(
             uri, uri=True, isolation_level=None, check_same_thread=False, factory=factory, timeout=BUSY_TIMEOUT_MS / 1e3
         )
-        for pragma in _pragmas(uri):
-            await driver.execute(pragma)
+        try:
+            for pragma in _pragmas(uri):
+                await driver.execute(pragma)
+            if not _in_memory(uri):
+                await _enter_wal(driver)
+        except BaseException:
+            await driver.close()  # its thread would keep the process alive
+            raise
     except sqlite3.Error as error:
         raise StoreUnavailable(f"SQLite cannot open {uri}: {error}; is the folder there and writable?") from error
     return SqliteAsyncConnection(driver)

@@ -68,7 +68,8 @@ create index on {s}.delayed (deliver_at);
 -- table without statistics the planner would read all of it. `seq + 0`: by xid, not by seq, whatever the statistics say.
 create function {s}.outbox_late(
     p_lanes bigint, p_running xid8[], p_xmax xid8, p_target pg_snapshot, p_hwm bigint, p_after bigint, p_rows int
-) returns setof {s}.outbox language plpgsql stable set enable_seqscan = off as $$
+) returns setof {s}.outbox language plpgsql stable
+set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 begin
     return query
     select * from {s}.outbox o
@@ -76,4 +77,26 @@ begin
       and (p_target is null or pg_visible_in_snapshot(o.xid, p_target))
       and o.seq + 0 <= p_hwm and o.seq + 0 > p_after and ((p_lanes >> o.lane) & 1) <> 0
     order by o.seq + 0 limit p_rows;
+end $$;
+
+-- How many of the first p_rows new rows make a page: up to the one with which its bodies go beyond p_bytes. Lengths are
+-- read without the bodies. In a function, whose plan is kept: planning this costs more than running it.
+create function {s}.outbox_fit(p_lanes bigint, p_target pg_snapshot, p_hwm bigint, p_rows int, p_bytes bigint)
+returns bigint language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+begin
+    if (select coalesce(sum(octet_length(b.body)), 0) < p_bytes from (
+            select o.body from {s}.outbox o
+            where o.seq > p_hwm and ((p_lanes >> o.lane) & 1) <> 0
+              and (p_target is null or pg_visible_in_snapshot(o.xid, p_target))
+            order by o.seq limit p_rows) b) then
+        return p_rows;
+    end if;
+    return (select count(*) from (
+        select sum(w.bytes) over (order by w.seq rows unbounded preceding) - w.bytes as before from (
+            select o.seq, coalesce(octet_length(o.body), 0) as bytes from {s}.outbox o
+            where o.seq > p_hwm and ((p_lanes >> o.lane) & 1) <> 0
+              and (p_target is null or pg_visible_in_snapshot(o.xid, p_target))
+            order by o.seq limit p_rows) w) z
+        where z.before < p_bytes);
 end $$;
