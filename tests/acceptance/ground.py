@@ -81,6 +81,7 @@ class Ground:
 
     def _start(self, name: str, arguments: list[str]) -> Process:
         process = self.fleet.add(name, arguments, self.environ, self.folder)
+        process.own_session = True
         process.start()
         return process
 

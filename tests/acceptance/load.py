@@ -11,26 +11,36 @@ import random
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import psycopg
 
 from tests.acceptance.shop import Moved, MovedStrictly, service
 
-RETRY_S = 0.2
+LOOK_AGAIN_S = 0.2
+"""Counting what waits is work for the database too."""
 
 
 def write_one(
     c: psycopg.Connection[Any], key: str, note: str, strict: bool, roll_back: bool, topic: str | None = None
 ) -> None:
+    """One transaction of one change."""
+    change(c, key, note, strict, topic)
+    end(c, roll_back)
+
+
+def change(c: psycopg.Connection[Any], key: str, note: str, strict: bool, topic: str | None = None) -> None:
     """State first and then ``add``, under the row's lock; with ``strict`` the other way round."""
     if strict:
         id = service.outbox.add(c, MovedStrictly(key, note), topic=topic)
-    row = c.execute("update state set version = version + 1 where key = %s returning version", (key,)).fetchone()
-    assert row is not None
+    c.execute("update state set version = version + 1 where key = %s", (key,))
     if not strict:
         id = service.outbox.add(c, Moved(key, note), topic=topic)
-    c.execute("insert into written (event_id, key, version) values (%s, %s, %s)", (id, key, row[0]))
+    c.execute("insert into written (event_id, key, version) select %s, key, version from state where key = %s", (id, key))
+
+
+def end(c: psycopg.Connection[Any], roll_back: bool) -> None:
     if roll_back:
         c.rollback()
     else:
@@ -54,6 +64,7 @@ def main() -> int:
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--note", default="")
     parser.add_argument("--backlog", type=int, default=0, help="write only while so few wait; 0: always")
+    parser.add_argument("--together", type=int, default=1, help="changes in one transaction, in a pipeline")
     parser.add_argument("--linger", type=float, default=0.0, help="hold the transaction open for up to so many seconds")
     options = parser.parse_args()
     stopped: list[int] = []
@@ -62,13 +73,16 @@ def main() -> int:
     done, began = 0, time.monotonic()
     connection = psycopg.connect(os.environ["BOTHENDS_DATABASE_URL"])
     while done < options.count and not stopped:
-        if options.backlog and done % 50 == 0:
+        if options.backlog and done % max(1, 50 // options.together) == 0:
             while not stopped and waiting(connection) > options.backlog:
-                time.sleep(0.05)
+                time.sleep(LOOK_AGAIN_S)
         if options.rate:
             time.sleep(max(0.0, began + done / options.rate - time.monotonic()))
-        key = f"k{rng.randrange(options.keys)}"
-        write_one(connection, key, options.note, options.strict, roll_back=rng.random() < 0.02)
+        # In one order, so that two writers never wait for each other.
+        with connection.pipeline() if options.together > 1 else nullcontext():
+            for key in sorted(rng.sample(range(options.keys), options.together)):
+                change(connection, f"k{key}", options.note, options.strict)
+            end(connection, roll_back=rng.random() < 0.02)
         if options.linger and rng.random() < 0.02:
             time.sleep(rng.random() * options.linger)
         done += 1

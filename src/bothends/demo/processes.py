@@ -61,6 +61,9 @@ class Process:
     log: Path
     folder: Path
     """The working directory."""
+    own_session: bool = False
+    """As a service manager or a container starts it: with a share of the processor of its own (Linux shares it out by
+    sessions). A terminal's signals do not reach it."""
     wanted: bool = False
     restarts: int = 0
     started: int = 0
@@ -72,7 +75,8 @@ class Process:
         self.started += 1
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(
-                self.command, env=dict(self.environ), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.command, env=dict(self.environ), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=self.own_session,
             )
 
     def begin_stop(self) -> None:

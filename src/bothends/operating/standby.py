@@ -54,12 +54,16 @@ class StandBy:
 
 
 def spawn(module: str, environ: Mapping[str, str] | None = None) -> StandBy:
-    """``python -m module FD``, with an environment of its own if given. Raises OSError: no memory, no process slot."""
+    """``python -m module FD``, with an environment of its own if given. Raises OSError: no memory, no process slot.
+
+    In a session of its own: a terminal's signals reach the parent only, and Linux shares the processor out by sessions, so
+    that one that starts need not make do with what the others of its parent leave.
+    """
     ours, theirs = socket.socketpair()
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, process_group=0,
+            pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True,
             env=dict(os.environ if environ is None else environ),
         )
     except OSError:
