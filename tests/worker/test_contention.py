@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -37,9 +36,9 @@ class Counting:
         self.sent.append(statement.text)
         return self.inner.execute(statement)
 
-    def begin_with(self, statements: Sequence[Sql]) -> list[Result]:
-        self.sent += ["begin", *(statement.text for statement in statements)]
-        return self.inner.begin_with(statements)
+    def begin_with(self, first: Sql) -> Result:
+        self.sent += ["begin", first.text]
+        return self.inner.begin_with(first)
 
     def commit_with(self, gate: Sql) -> None:
         self.sent += [gate.text, "commit"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from bothends.errors import Blame, BothendsError
@@ -28,8 +27,8 @@ class Connection(Protocol):
 
     def begin(self) -> None: ...
 
-    def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
-        """``begin`` and then ``execute`` of each, in one round trip if the driver can."""
+    def begin_with(self, first: Sql, /) -> Result:
+        """``begin`` and then ``execute``, in one round trip if the driver can."""
         ...
 
     def commit_with(self, gate: Sql, /) -> None:
@@ -66,7 +65,7 @@ class AsyncConnection(Protocol):
 
     async def begin(self) -> None: ...
 
-    async def begin_with(self, statements: Sequence[Sql], /) -> list[Result]: ...
+    async def begin_with(self, first: Sql, /) -> Result: ...
 
     async def commit_with(self, gate: Sql, /) -> None: ...
 

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from bothends.errors import Blame, BothendsError
 from bothends.letters import KeyOf
 
-__all__ = ["Admitted", "Consumed", "Entry", "Known", "Lease", "MarkGone", "OpenRun", "Registered"]
+__all__ = ["WAITING_MAX", "Admitted", "Consumed", "Entry", "Known", "Lease", "MarkGone", "OpenRun", "Registered"]
+
+WAITING_MAX = 16
 
 
 class Registered(NamedTuple):
@@ -39,6 +41,9 @@ class Admitted(NamedTuple):
     """(source, id) of those that were not in the inbox."""
     transaction: str
     """The transaction's own id; empty where the database has none."""
+    waiting: frozenset[KeyOf] | None
+    """All keys that wait, or None: more than ``WAITING_MAX`` do, so ask for those of the batch. Mostly there are none, and
+    nothing is left to ask."""
 
 
 class Known(NamedTuple):

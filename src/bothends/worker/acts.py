@@ -7,7 +7,7 @@ two acts.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -46,9 +46,9 @@ class Pause(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Begins a transaction and asks these in it, at once where the connection can. Answered with their results."""
+    """BEGIN, at once with the first statement in the transaction, whose result is the answer."""
 
-    statements: Sequence[Sql]
+    first: Sql
 
 
 class Commit(NamedTuple):
@@ -113,15 +113,14 @@ class AsyncSeat(Protocol):
     async def perform(self, act: Act, /) -> Any: ...
 
 
-def begin_with(*steps: Acts[Any]) -> Acts[list[Any]]:
-    """Begins a transaction with the first statement of each of ``steps``; what one of them asks further comes later. What
-    they return."""
-    first = [_next(step) for step in steps]
-    answers = iter((yield Begin([act for act, _ in first if act is not None])))
-    values = []
-    for step, (act, value) in zip(steps, first, strict=True):
-        values.append(value if act is None else (yield from _after(step, next(answers))))
-    return values
+def begin_with(steps: Steps[T]) -> Acts[T]:
+    """Begins a transaction with the first statement of ``steps``; what it asks further comes later. What it returns."""
+    try:
+        answer = yield Begin(next(steps))
+        while True:
+            answer = yield steps.send(answer)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
 
 
 def commit_with(gate: Steps[None]) -> Acts[None]:
@@ -133,23 +132,6 @@ def commit_with(gate: Steps[None]) -> Acts[None]:
         gate.throw(error)
         raise
     gate.close()
-
-
-def _next(step: Acts[Any]) -> tuple[Any, Any]:
-    """Its first statement; or None, and what it returned without one."""
-    try:
-        return next(step), None
-    except StopIteration as done:
-        return None, done.value
-
-
-def _after(step: Acts[T], answer: Any) -> Acts[T]:
-    try:
-        act = step.send(answer)
-        while True:
-            act = step.send((yield act))
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
 
 
 def drive(acts: Acts[T], seat: Seat) -> T:

@@ -148,10 +148,8 @@ class Batch(Work):
         for delivery in readable:
             first.setdefault(delivery.name, delivery)
         entries = [Entry(*name, d.hash) for name, d in first.items()] if plan.consumer.inbox else []
-        # The look-up is a statement of its own after the admission: whoever waited in that sees a key that was parked then.
-        admitted, told = yield from begin_with(
+        admitted = yield from begin_with(
             self.inbox.admit(plan.number, entries, lock_timeout_ms=self._lock_timeout(part), lease_s=plan.lease_s),
-            self.inbox.waiting(plan.number),
         )
         fresh: set[tuple[str, str]] = set(admitted.fresh) if plan.consumer.inbox else set(first)
         hashes = {name: d.hash for name, d in first.items() if name in fresh}
@@ -161,8 +159,8 @@ class Batch(Work):
         self._settle_copies(part, first, fresh, hashes, book)
         keys = {d.queue for name, d in first.items() if d.queue.keyed and name in fresh}
         waiting: dict[KeyOf, str] = {}
-        if told is not None:
-            keys &= told
+        if admitted.waiting is not None:
+            keys &= admitted.waiting
         if keys:
             waiting = yield from self.inbox.blocked(plan.number, sorted(keys))
         return admitted.transaction, fresh, waiting

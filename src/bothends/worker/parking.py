@@ -85,7 +85,7 @@ class Drain(Work):
             yield from self._free_empty()
 
     def _free_empty(self) -> Acts[None]:
-        held, = yield from begin_with(self.inbox.hold(self.plan.number, self.lease))
+        held = yield from begin_with(self.inbox.hold(self.plan.number, self.lease))
         freed = held and (yield from self.inbox.free(self.plan.number, self.lease.key))
         yield Do.COMMIT
         self._finished = freed or not held
@@ -157,7 +157,7 @@ class Drain(Work):
     def _enter(self, part: Sequence[Delivery]) -> Acts[tuple[str, set[tuple[str, str]]]]:
         """Begins, and takes those that are still parked; one that is not was done meanwhile."""
         plan = self.plan
-        admitted, = yield from begin_with(
+        admitted = yield from begin_with(
             self.inbox.admit(plan.number, [], lock_timeout_ms=self._lock_timeout(part), lease_s=plan.lease_s),
         )
         run = [d.name for d in part if d.verdict is Verdict.RUN and d.failure is None]

@@ -82,7 +82,7 @@ class Seat(Seating):
             time.sleep(act.seconds)
         elif isinstance(act, Begin):
             self.begun_at = time.monotonic()
-            return connection.begin_with(act.statements)
+            return connection.begin_with(act.first)
         elif isinstance(act, Commit):
             self._ending(connection)
             connection.commit_with(act.gate)
@@ -275,7 +275,7 @@ class AsyncSeat(Seating):
             await asyncio.sleep(act.seconds)
         elif isinstance(act, Begin):
             self.begun_at = time.monotonic()
-            return await connection.begin_with(act.statements)
+            return await connection.begin_with(act.first)
         elif isinstance(act, Commit):
             self._ending(connection)
             await connection.commit_with(act.gate)

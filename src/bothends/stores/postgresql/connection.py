@@ -85,15 +85,15 @@ class PostgresqlConnection:
     def begin(self) -> None:
         self._cursor.execute("begin")
 
-    def begin_with(self, statements: Sequence[Sql]) -> list[Result]:
-        return self._at_once([BEGIN, *statements])[1:]
+    def begin_with(self, first: Sql, /) -> Result:
+        return self._at_once([BEGIN, first])[1]
 
     def commit(self) -> None:
         _check(self.driver.info.transaction_status)
         self._cursor.execute("commit")
         _check_tag(self._cursor.statusmessage)
 
-    def commit_with(self, gate: Sql) -> None:
+    def commit_with(self, gate: Sql, /) -> None:
         _check(self.driver.info.transaction_status)
         _check_tag(self._at_once([gate, COMMIT])[1].tag)
 
@@ -137,15 +137,15 @@ class PostgresqlAsyncConnection:
     async def begin(self) -> None:
         await self._cursor.execute("begin")
 
-    async def begin_with(self, statements: Sequence[Sql]) -> list[Result]:
-        return (await self._at_once([BEGIN, *statements]))[1:]
+    async def begin_with(self, first: Sql, /) -> Result:
+        return (await self._at_once([BEGIN, first]))[1]
 
     async def commit(self) -> None:
         _check(self.driver.info.transaction_status)
         await self._cursor.execute("commit")
         _check_tag(self._cursor.statusmessage)
 
-    async def commit_with(self, gate: Sql) -> None:
+    async def commit_with(self, gate: Sql, /) -> None:
         _check(self.driver.info.transaction_status)
         _check_tag((await self._at_once([gate, COMMIT]))[1].tag)
 

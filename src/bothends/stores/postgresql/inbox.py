@@ -1,20 +1,19 @@
 """Inbox on PostgreSQL: admission, crash marks, and the gate before COMMIT. Parking and dead letters: ``parking.py``.
 
 READ COMMITTED is assumed: each statement sees what was committed before it began. That is why admission and the look-up of
-blocked keys are two statements, in this order: whoever waited for another transaction in the first sees its parked key
-in the second.
+blocked keys are two statements, in this order (also within ``inbox_admit``): whoever waited for another transaction in the
+first sees its parked key in the second.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from bothends.letters import KeyOf
 from bothends.processes import lives
 from bothends.stores.faults import sqlstate_of
-from bothends.stores.inboxes import Admitted, Consumed, Entry, Known, MarkGone, OpenRun, Registered
+from bothends.stores.inboxes import WAITING_MAX, Admitted, Consumed, Entry, Known, MarkGone, OpenRun, Registered
 from bothends.stores.postgresql.arrays import booleans, byteas, texts
 from bothends.stores.postgresql.parking import PostgresqlParking
 from bothends.stores.schema import quoted_schema
@@ -23,7 +22,6 @@ from bothends.stores.steps import Sql, Steps
 __all__ = ["PostgresqlInbox"]
 
 _OPEN_RUNS_MAX = 10_000
-_WAITING_MAX = 16
 _MARK_GONE = "BE002"
 
 
@@ -66,24 +64,8 @@ class PostgresqlInbox(PostgresqlParking):
                 select 1 from jsonb_array_elements(r.messages::jsonb) m where not exists (
                     select 1 from {s}.inbox i where i.consumer = r.consumer and i.source = m ->> 0 and i.id = m ->> 1)))"""
         self._admit = f"""
-            with settings as materialized (
-                select set_config('lock_timeout', coalesce(:lock_timeout, current_setting('lock_timeout')), true),
-                       set_config('idle_in_transaction_session_timeout', :lease_ms, true),
-                       set_config('tcp_user_timeout', :lease_ms, true)),
-                 admitted as (
-                     insert into {s}.inbox (consumer, source, id, hash)
-                     select :consumer, n.source, n.id, n.hash
-                     from settings, unnest(:sources::text[], :ids::text[], :hashes::bytea[]) as n (source, id, hash)
-                     on conflict do nothing returning source, id)
-            select coalesce(pg_current_xact_id_if_assigned()::text, ''),
-                   case when count(*) < :entries then array_agg(source) end,
-                   case when count(*) < :entries then array_agg(id) end, count(*) from admitted"""
-        self._settings = """
-            select set_config('lock_timeout', coalesce(:lock_timeout, current_setting('lock_timeout')), true),
-                   set_config('idle_in_transaction_session_timeout', :lease_ms, true),
-                   set_config('tcp_user_timeout', :lease_ms, true), pg_current_xact_id()::text"""
-        self._waiting = f"""
-            select topic, keyed, key from {s}.blocked_keys where consumer = :consumer limit {_WAITING_MAX + 1}"""
+            select transaction, sources, ids, topics, keyed, keys from {s}.inbox_admit(
+                :consumer::int, :sources::text[], :ids::text[], :hashes::bytea[], :lock_timeout, :lease, {WAITING_MAX})"""
         self._known = f"""
             select source, id, state::text, hash from {s}.inbox where consumer = :consumer
             and (id, source) in (select * from unnest(:ids::text[], :sources::text[]))"""
@@ -141,22 +123,17 @@ class PostgresqlInbox(PostgresqlParking):
 
     def admit(self, consumer: int, entries: Sequence[Entry], *, lock_timeout_ms: int | None, lease_s: float) -> Steps[Admitted]:
         """The first statement of a work transaction: inbox rows (in the order of the key, so that two batches never wait
-        for each other crosswise) and the settings that end this transaction when the process freezes."""
-        settings: dict[str, Any] = {
-            "lock_timeout": None if lock_timeout_ms is None else f"{lock_timeout_ms}ms", "lease_ms": f"{int(lease_s * 1000)}ms",
-        }
-        if not entries:
-            result = yield Sql(self._settings, settings)
-            return Admitted(set(), result.rows[0][3])
+        for each other crosswise), the settings that end this transaction when the process freezes, and the keys that wait."""
         ordered = sorted(entries, key=_by_key)
-        result = yield Sql(self._admit, settings | {
+        result = yield Sql(self._admit, {
             "consumer": consumer, "sources": texts(e.source for e in ordered), "ids": texts(e.id for e in ordered),
-            "hashes": byteas(e.hash for e in ordered), "entries": len(ordered),
+            "hashes": byteas(e.hash for e in ordered),
+            "lock_timeout": None if lock_timeout_ms is None else f"{lock_timeout_ms}ms", "lease": f"{int(lease_s * 1000)}ms",
         })
-        transaction, sources, ids, count = result.rows[0]
-        if count == len(ordered):
-            return Admitted({(e.source, e.id) for e in ordered}, transaction)
-        return Admitted(set(zip(sources or (), ids or (), strict=True)), transaction)
+        transaction, sources, ids, topics, keyed, keys = result.rows[0]
+        fresh = zip(sources, ids, strict=True) if ids is not None else ((e.source, e.id) for e in ordered)
+        waiting = frozenset(map(KeyOf, topics, keyed, keys)) if keys is not None else None
+        return Admitted(set(fresh), transaction, waiting)
 
     def known(self, consumer: int, names: Sequence[tuple[str, str]]) -> Steps[dict[tuple[str, str], Known]]:
         """What the inbox says of these (source, id)."""
@@ -164,13 +141,6 @@ class PostgresqlInbox(PostgresqlParking):
             "consumer": consumer, "sources": texts(source for source, _ in names), "ids": texts(id for _, id in names),
         })
         return {(source, id): Known(state, bytes(hash)) for source, id, state, hash in result.rows}
-
-    def waiting(self, consumer: int) -> Steps[frozenset[KeyOf] | None]:
-        """All keys that wait, or None: more than a batch need be told. Mostly there are none, and nothing is left to ask."""
-        result = yield Sql(self._waiting, {"consumer": consumer})
-        if len(result.rows) > _WAITING_MAX:
-            return None
-        return frozenset(KeyOf(topic, keyed, bytes(key)) for topic, keyed, key in result.rows)
 
     def blocked(self, consumer: int, keys: Sequence[KeyOf]) -> Steps[dict[KeyOf, str]]:
         """The state of those keys that wait, locked until the end of the transaction."""

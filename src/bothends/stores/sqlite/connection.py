@@ -5,10 +5,12 @@ fails at once in WAL mode, whatever the busy timeout), pragmas on every connecti
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Sequence
+import time
 from typing import Any
 
+from bothends import wal
 from bothends.errors import MissingExtra, StoreUnavailable
 from bothends.stores.connection import CommitRefused
 from bothends.stores.steps import Result, Sql
@@ -66,9 +68,9 @@ class SqliteConnection:
     def begin(self) -> None:
         self.driver.execute("begin immediate")
 
-    def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
+    def begin_with(self, first: Sql, /) -> Result:
         self.begin()
-        return [self.execute(statement) for statement in statements]
+        return self.execute(first)
 
     def commit(self) -> None:
         if not self.driver.in_transaction:
@@ -112,9 +114,9 @@ class SqliteAsyncConnection:
     async def begin(self) -> None:
         await self.driver.execute("begin immediate")
 
-    async def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
+    async def begin_with(self, first: Sql, /) -> Result:
         await self.begin()
-        return [await self.execute(statement) for statement in statements]
+        return await self.execute(first)
 
     async def commit(self) -> None:
         if not self.driver.in_transaction:

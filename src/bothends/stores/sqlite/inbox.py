@@ -13,7 +13,7 @@ from typing import Any
 
 from bothends.letters import KeyOf
 from bothends.processes import lives
-from bothends.stores.inboxes import Admitted, Consumed, Entry, Known, MarkGone, OpenRun, Registered
+from bothends.stores.inboxes import WAITING_MAX, Admitted, Consumed, Entry, Known, MarkGone, OpenRun, Registered
 from bothends.stores.sqlite.parking import NOW, SqliteParking
 from bothends.stores.steps import Sql, Steps
 
@@ -21,7 +21,6 @@ __all__ = ["SqliteInbox"]
 
 _OPEN_RUNS_MAX = 10_000
 _CHUNK = 500
-_WAITING_MAX = 16
 
 
 class SqliteInbox(SqliteParking):
@@ -116,7 +115,8 @@ class SqliteInbox(SqliteParking):
         ]
 
     def admit(self, consumer: int, entries: Sequence[Entry], *, lock_timeout_ms: int | None, lease_s: float) -> Steps[Admitted]:
-        """The first statement of a work transaction: inbox rows. The transaction has the file's write lock already."""
+        """The first statement of a work transaction: inbox rows, and the keys that wait. The transaction has the file's
+        write lock already."""
         fresh: set[tuple[str, str]] = set()
         ordered = sorted(entries, key=lambda e: (e.id, e.source))
         for begin in range(0, len(ordered), _CHUNK):
@@ -130,7 +130,12 @@ class SqliteInbox(SqliteParking):
                 "on conflict do nothing returning source, id", params,
             )
             fresh.update((source, id) for source, id in result.rows)
-        return Admitted(fresh, "")
+        result = yield Sql(
+            "select topic, keyed, key from bothends_blocked_keys where consumer = :consumer limit :most",
+            {"consumer": consumer, "most": WAITING_MAX + 1},
+        )
+        waiting = frozenset(KeyOf(topic, bool(keyed), key) for topic, keyed, key in result.rows)
+        return Admitted(fresh, "", waiting if len(result.rows) <= WAITING_MAX else None)
 
     def known(self, consumer: int, names: Sequence[tuple[str, str]]) -> Steps[dict[tuple[str, str], Known]]:
         """What the inbox says of these (source, id)."""
@@ -140,16 +145,6 @@ class SqliteInbox(SqliteParking):
             {"consumer": consumer, "names": json.dumps(list(names))},
         )
         return {(source, id): Known(state, hash) for source, id, state, hash in result.rows}
-
-    def waiting(self, consumer: int) -> Steps[frozenset[KeyOf] | None]:
-        """All keys that wait, or None: more than a batch need be told. Mostly there are none, and nothing is left to ask."""
-        result = yield Sql(
-            "select topic, keyed, key from bothends_blocked_keys where consumer = :consumer limit :most",
-            {"consumer": consumer, "most": _WAITING_MAX + 1},
-        )
-        if len(result.rows) > _WAITING_MAX:
-            return None
-        return frozenset(KeyOf(topic, bool(keyed), key) for topic, keyed, key in result.rows)
 
     def blocked(self, consumer: int, keys: Sequence[KeyOf]) -> Steps[dict[KeyOf, str]]:
         """The state of those keys that wait. The write lock keeps it so until the end of the transaction."""

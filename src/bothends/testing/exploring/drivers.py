@@ -10,7 +10,7 @@ import contextlib
 import re
 import sqlite3
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
@@ -183,9 +183,9 @@ class ExploredConnection(_Explored):
     def begin(self) -> None:
         self._through("begin", self.inner.begin)
 
-    def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
+    def begin_with(self, first: Sql, /) -> Result:
         self.begin()
-        return [self.execute(statement) for statement in statements]
+        return self.execute(first)
 
     def commit(self) -> None:
         self._through("commit", self.inner.commit)
@@ -195,7 +195,7 @@ class ExploredConnection(_Explored):
         self.commit()
 
     def rollback(self) -> None:
-        if self.in_transaction() and not self._scene.tape.dead:
+        if self.in_transaction() and not (self._scene.tape.dead or self._scene.tape.over):
             self._through("rollback", self.inner.rollback)
 
     def _through(self, text: str, do: Callable[[], Any]) -> Any:
@@ -247,9 +247,9 @@ class ExploredAsyncConnection(_Explored):
     async def begin(self) -> None:
         await self._through("begin", self.inner.begin)
 
-    async def begin_with(self, statements: Sequence[Sql], /) -> list[Result]:
+    async def begin_with(self, first: Sql, /) -> Result:
         await self.begin()
-        return [await self.execute(statement) for statement in statements]
+        return await self.execute(first)
 
     async def commit(self) -> None:
         await self._through("commit", self.inner.commit)
@@ -259,7 +259,7 @@ class ExploredAsyncConnection(_Explored):
         await self.commit()
 
     async def rollback(self) -> None:
-        if self.in_transaction() and not self._scene.tape.dead:
+        if self.in_transaction() and not (self._scene.tape.dead or self._scene.tape.over):
             await self._through("rollback", self.inner.rollback)
 
     async def _through(self, text: str, do: Callable[[], Any]) -> Any:

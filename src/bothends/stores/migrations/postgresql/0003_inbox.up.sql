@@ -37,6 +37,44 @@ end $$;
 create constraint trigger inbox_commit after insert on {s}.inbox deferrable initially deferred
     for each row when (new.state = 'p') execute function {s}.inbox_commit();
 
+-- The first statement of a work transaction: the settings that end it when its process freezes, the inbox rows, and then,
+-- as a statement of its own (each has a snapshot of its own here), a look at the keys that wait: whoever has waited in the
+-- first sees in the second what was parked meanwhile. `sources` and `ids` are those that are new, null where all are;
+-- the keys are null where more than p_most wait. Cached plans are why this is a function: planning cost more than running.
+create function {s}.inbox_admit(
+    p_consumer int, p_sources text[], p_ids text[], p_hashes bytea[], p_lock_timeout text, p_lease text, p_most int,
+    out transaction text, out sources text[], out ids text[], out topics text[], out keyed boolean[], out keys bytea[]
+) language plpgsql as $$
+declare
+    v_fresh int;
+begin
+    perform set_config('lock_timeout', coalesce(p_lock_timeout, current_setting('lock_timeout')), true),
+            set_config('idle_in_transaction_session_timeout', p_lease, true), set_config('tcp_user_timeout', p_lease, true);
+    if cardinality(p_ids) = 0 then
+        transaction := pg_current_xact_id();
+    else
+        with admitted as (
+            insert into {s}.inbox as i (consumer, source, id, hash)
+            select p_consumer, n.source, n.id, n.hash from unnest(p_sources, p_ids, p_hashes) as n (source, id, hash)
+            on conflict do nothing returning i.source, i.id)
+        select count(*), array_agg(a.source), array_agg(a.id) into v_fresh, sources, ids from admitted a;
+        transaction := coalesce(pg_current_xact_id_if_assigned()::text, '');
+        if v_fresh = cardinality(p_ids) then
+            sources := null;
+            ids := null;
+        else
+            sources := coalesce(sources, '{}');
+            ids := coalesce(ids, '{}');
+        end if;
+    end if;
+    select coalesce(array_agg(b.topic), '{}'), coalesce(array_agg(b.keyed), '{}'), coalesce(array_agg(b.key), '{}')
+        into topics, keyed, keys
+        from (select w.topic, w.keyed, w.key from {s}.blocked_keys w where w.consumer = p_consumer limit p_most + 1) b;
+    if cardinality(keys) > p_most then
+        keys := null;
+    end if;
+end $$;
+
 -- What the worker asks just before its own COMMIT. It fails where nothing may be committed, so both are sent at once: the
 -- transaction is another one than the worker began, or somebody took the worker for dead and its start mark away.
 create function {s}.inbox_gate(p_run bigint, p_last boolean, p_transaction text) returns void language plpgsql as $$
