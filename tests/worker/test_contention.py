@@ -55,7 +55,7 @@ def test_a_full_batch_costs_less_than_a_fifth_of_a_statement_per_event(desk: Des
     seat.connect()
     assert seat.connection is not None
     counting = Counting(seat.connection)
-    seat.connection = counting  # type: ignore[assignment]
+    seat.connection = counting
     assert set(desk.deliver(*(desk.record(str(n), f"k{n}") for n in range(100)), seat=seat)) == {"processed"}
     assert len(counting.sent) / 100 <= 0.2, counting.sent
     if desk.store.dialect == "postgresql":

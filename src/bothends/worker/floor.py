@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bothends.message import Origin, Record
+from bothends.message import Record
 from bothends.ports import Partition
 from bothends.stores.inboxes import Lease
 from bothends.worker.isolation import PROCESS, Isolation
@@ -23,14 +23,11 @@ __all__ = ["Delivered", "Floor", "HandlerStuck", "Item", "StoreLost"]
 
 
 class Item(NamedTuple):
-    """A record in hand, and the ownership under which it came."""
+    """A record in hand, where it came from, and the ownership under which it came."""
 
     record: Record
+    partition: Partition
     generation: int
-
-    @property
-    def partition(self) -> Partition:
-        return Partition(self.record.origin.topic, self.record.origin.partition)
 
 
 class Delivered(NamedTuple):
@@ -145,10 +142,11 @@ class Floor:
     def settle(self, items: Iterable[Item]) -> None:
         self.settled.extend(items)
 
-    def take_settled(self) -> list[Origin]:
-        found: list[Origin] = []
-        while self.settled:
-            item = self.settled.popleft()
-            if self.owns(item):
-                found.append(item.record.origin)
+    def take_settled(self) -> list[Item]:
+        settled, owned = self.settled, self.generations
+        found: list[Item] = []
+        while settled:
+            item = settled.popleft()
+            if owned.get(item.partition) == item.generation:
+                found.append(item)
         return found

@@ -203,7 +203,7 @@ class Worker:
             partition = Partition(record.origin.topic, record.origin.partition)
             generation = generations.get(partition)
             if generation is not None:
-                items.append(Item(record, generation))
+                items.append(Item(record, partition, generation))
                 self._in_hand[partition] += 1
         self._feed(items)
 
@@ -235,13 +235,12 @@ class Worker:
         settled = self.floor.take_settled()
         if not settled:
             return
-        for origin in settled:
-            partition = Partition(origin.topic, origin.partition)
-            self._in_hand[partition] -= 1
+        for partition, count in Counter([item.partition for item in settled]).items():
+            self._in_hand[partition] -= count
             if self._in_hand[partition] <= 0:
                 del self._in_hand[partition]
         assert self._subscription is not None
-        self._subscription.ack(settled)
+        self._subscription.ack([item.record.origin for item in settled])
 
     def _balance(self) -> None:
         """Pauses partitions whose records pile up (or all, for an operator), and resumes those that have been worked off."""
@@ -371,7 +370,7 @@ class Worker:
             return
         settled = self.floor.take_settled()
         if settled:
-            subscription.ack(settled)
+            subscription.ack([item.record.origin for item in settled])
         subscription.close()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bothends.core.consuming import Failure, describe_error, fingerprint_of_reason
-from bothends.core.states import KeyState, Outcome
+from bothends.core.states import InboxState, KeyState, Outcome
 from bothends.errors import StoreUnavailable
 from bothends.letters import Letter
 from bothends.stores.inboxes import Lease
@@ -255,7 +255,12 @@ class Drain(Work):
         return False
 
     def _effects(self, delivery: Delivery) -> Acts[None]:
-        """A handler without a transaction until ``ctx.begin()``."""
+        """A handler without a transaction until ``ctx.begin()``. What is done already is found before it is called."""
+        if self.plan.consumer.inbox:
+            known = yield from self._ours(self.inbox.known(self.plan.number, [delivery.name]))
+            if delivery.name not in known or known[delivery.name].state != InboxState.PARKED.value:
+                yield from self._transaction_of_done(delivery)
+                return
         entered: list[str] = []
 
         def enter(one: Delivery) -> Acts[None]:

@@ -166,11 +166,12 @@ class Slot:
                     return True
 
     def _may_run(self, item: Item) -> bool:
-        if not self.floor.owns(item):
+        floor = self.floor
+        if not floor.owns(item):
             return False
         due = due_s(item.record)
-        if item.partition in self.floor.waiting or item.partition in self.floor.set_aside or due > self.floor.now_s():
-            self.floor.put_aside(item, due)
+        if item.partition in floor.waiting or item.partition in floor.set_aside or (due and due > floor.now_s()):
+            floor.put_aside(item, due)
             return False
         return True
 

@@ -32,12 +32,15 @@ class Pipeline:
     def ask(self, statements: Sequence[Sql]) -> Generator[Any, Any, list[Result]]:
         """The results, in order. What fails ends the rest, and its error is raised; the statements before it have
         happened. Parameters are text, whole numbers or None."""
+        written = []
+        for statement in statements:
+            text, names = translate(statement.text, "numeric_dollar")
+            written.append((text.encode(), [_as_text(statement.params[name]) for name in names]))
         pgconn = self._driver.pgconn
         pgconn.enter_pipeline_mode()
         try:
-            for statement in statements:
-                text, names = translate(statement.text, "numeric_dollar")
-                pgconn.send_query_params(text.encode(), [_as_text(statement.params[name]) for name in names])
+            for query, values in written:
+                pgconn.send_query_params(query, values)
             pgconn.pipeline_sync()
             yield from generators.send(pgconn)
             answers = []
@@ -62,4 +65,9 @@ class Pipeline:
 
 
 def _as_text(value: str | int | None) -> bytes | None:
-    return None if value is None else str(value).encode()
+    if value is None:
+        return None
+    text = str(value).encode()
+    if b"\0" in text:  # libpq would take it for the end
+        raise psycopg.DataError("PostgreSQL text cannot contain NUL (0x00)")
+    return text
