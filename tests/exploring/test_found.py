@@ -8,11 +8,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from bothends import Context, Service
+from bothends.testing import recorded
 from bothends.testing.exploring.boundaries import Boundary, Fault, Kind
 from bothends.testing.exploring.databases import Database
 from bothends.testing.exploring.workers import LEASE_S
 from bothends.testing.exploring.worlds import Ending, World
 from tests.exploring.planted.events import ONE, STOCK, Paid
+
+
+class Desk:
+    def told(self, order: str) -> None:
+        """Somebody outside, who keeps nothing."""
+
+
+desk = recorded(Desk())
 
 
 @contextmanager
@@ -47,3 +56,25 @@ def test_a_drain_whose_commit_fails_is_done_again_at_once() -> None:
             assert ending.picture.rows["stock"] == [("8",)]
             assert ending.picture.rows["waiting keys"] == []
             assert world.clock.passed_s - usual_s < LEASE_S / 2
+
+
+def test_a_drained_effects_message_that_is_done_is_not_called_again() -> None:
+    """After a COMMIT whose answer was lost, a drained message was handled once more up to ``ctx.begin()``."""
+    service = Service("found")
+
+    @service.consumer("stock").handle(Paid, effects=True)
+    def take(paid: Paid, ctx: Context[sqlite3.Connection]) -> None:
+        desk.told(paid.order)
+        ctx.begin().execute("update stock set units = units - ?", [paid.units])
+
+    def prepare(db: Any, database: Database) -> None:
+        db.executescript(STOCK)
+        database.publish(db, [service], [ONE])
+
+    with World([service], prepare).opened() as world:
+        call = numbers(world.run({}), Kind.CALL, users=True)[0].number
+        drained = numbers(world.run({call: Fault.FAILS}), Kind.COMMIT)[-1].number
+        ending = world.run({call: Fault.FAILS, drained: Fault.HAPPENED})
+        assert ending.picture.rows["stock"] == [("8",)]
+        calls = numbers(ending, Kind.CALL, users=True)
+    assert len(calls) == 2  # the one that failed, and the one that was committed

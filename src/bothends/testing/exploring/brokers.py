@@ -11,7 +11,7 @@ from bothends.codecs.cloudevents import from_record
 from bothends.errors import Blame, PublishError, Undecodable
 from bothends.message import Origin, Record
 from bothends.ports import Features, Outgoing
-from bothends.testing.exploring.boundaries import Kind
+from bothends.testing.exploring.boundaries import Fault, Kind
 from bothends.testing.exploring.tape import Tape
 
 __all__ = ["ExploredBroker", "ExploredLog", "name_of"]
@@ -39,9 +39,17 @@ class ExploredLog(MemoryLog):
     def append(self, records: Sequence[Outgoing], timeout_s: float) -> dict[int, PublishError]:
         names = ", ".join(name_of(self.tape, Record(Origin(r.topic, 0, 0), r.key, r.value, tuple(r.headers), 0))
                           for r in records)
-        return self.tape.through(
-            Kind.PUBLISH, names, lambda: super(ExploredLog, self).append(records, timeout_s), _unreachable, durable=True,
-        )
+        fault = self.tape.arrive(Kind.PUBLISH, names, durable=True)
+        if fault is Fault.FAILS:  # the client has given up, and says so
+            return dict.fromkeys(range(len(records)), _unreachable())
+        failures = super().append(records, timeout_s)
+        if fault is Fault.CRASH_AFTER:
+            self.tape.die()
+        if fault is Fault.HAPPENED:
+            raise _unreachable()
+        if fault is Fault.DUPLICATE:
+            super().append(records, timeout_s)
+        return failures
 
     def topics(self) -> list[str]:
         return list(self._topics)

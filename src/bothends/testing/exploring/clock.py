@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as datetime_module
 import logging
 import os
@@ -88,6 +89,8 @@ def installed(clock: Clock, chance: random.Random, modules: Iterable[ModuleType]
         put(time, "monotonic_ns", lambda: int(clock.monotonic_s() * 1e9))
         put(time, "clock_gettime", lambda _: clock.monotonic_s())
         put(time, "sleep", clock.forward)
+        put(threading.Event, "wait", _waiting(clock, threading.Event.wait))
+        _install_sleep(clock, modules, put)
         put(os, "urandom", chance.randbytes)
         put(random, "_urandom", chance.randbytes)
         _install_datetime(clock, modules, put)
@@ -100,6 +103,31 @@ def installed(clock: Clock, chance: random.Random, modules: Iterable[ModuleType]
         log.setLevel(level)
         ids._start_afresh()
         _BUSY.release()
+
+
+def _waiting(clock: Clock, plain: Callable[..., bool]) -> Callable[..., bool]:
+    """Waiting for an event with a limit is time passing: in one thread nobody else sets it."""
+
+    def wait(event: threading.Event, timeout: float | None = None) -> bool:
+        if timeout is None or threading.current_thread() is not threading.main_thread():
+            return plain(event, timeout)
+        clock.forward(timeout)
+        return event.is_set()
+
+    return wait
+
+
+def _install_sleep(clock: Clock, modules: Iterable[ModuleType], put: Callable[[Any, str, Any], None]) -> None:
+    plain = asyncio.sleep
+
+    async def sleep(delay: float, result: Any = None) -> Any:
+        clock.forward(delay)
+        return await plain(0, result)
+
+    for module in (asyncio, asyncio.tasks, *modules):
+        for name, value in list(vars(module).items()):
+            if value is plain:
+                put(module, name, sleep)
 
 
 def _install_datetime(clock: Clock, modules: Iterable[ModuleType], put: Callable[[Any, str, Any], None]) -> None:

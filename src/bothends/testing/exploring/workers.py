@@ -25,7 +25,7 @@ from bothends.stores.connection import Connection
 from bothends.stores.faults import Fault as StoreFault
 from bothends.stores.faults import fault_of
 from bothends.stores.steps import Steps, run
-from bothends.testing.exploring.boundaries import Fault, Kind, Where
+from bothends.testing.exploring.boundaries import Crash, Fault, Kind, Where
 from bothends.testing.exploring.brokers import ExploredBroker, name_of
 from bothends.testing.exploring.clock import Clock
 from bothends.testing.exploring.tape import Runaway, Tape
@@ -310,7 +310,7 @@ class Intake:
 
     def bury(self) -> None:
         """The process is dead. What SQLAlchemy still holds of it is let go; on the database nothing happens any more."""
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, Crash):
             if isinstance(self.seat, AsyncSeat):
                 self._run_async(self.seat.perform(Do.ROLLBACK))
             else:
