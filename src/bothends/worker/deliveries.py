@@ -131,7 +131,10 @@ def read_letter(consumer: Consumer, letter: Letter) -> Delivery:
         problem = Undecodable(f"no handler for {message.type!r} any more", reason="no_handler")
         return Delivery(record, Verdict.BROKEN, message, problem=problem, **kept)
     delivery = Delivery(record, Verdict.RUN, message, handler=handler, **kept)
-    delivery.name = (letter.source, letter.id)
+    if letter.id:
+        delivery.name = (letter.source, letter.id)
+    else:  # it had no id when it was given up, and the inbox does not know it
+        delivery.hash = content_hash(message.body)
     return _with_body(delivery)
 
 

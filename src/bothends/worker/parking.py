@@ -13,7 +13,7 @@ from bothends.core.consuming import Failure, describe_error, fingerprint_of_reas
 from bothends.core.states import InboxState, KeyState, Outcome
 from bothends.errors import StoreUnavailable
 from bothends.letters import Letter
-from bothends.stores.inboxes import Lease
+from bothends.stores.inboxes import Entry, Lease
 from bothends.worker.acts import Acts, Do, Released, Superseded, begin_with
 from bothends.worker.deliveries import Delivery, Verdict, problem_failure, read_letter
 from bothends.worker.engine import Book, Contended, Plan, RunFailed, Unattributed, Work, whole_failed
@@ -155,22 +155,27 @@ class Drain(Work):
         yield from self._close(settled, transaction)
 
     def _enter(self, part: Sequence[Delivery]) -> Acts[tuple[str, set[tuple[str, str]]]]:
-        """Begins, and takes those that are still parked; one that is not was done meanwhile."""
+        """Begins, and takes those that are still parked; one that is not was done meanwhile. One that had no id when it was
+        given up is new to the inbox."""
         plan = self.plan
+        running = [d for d in part if d.verdict is Verdict.RUN and d.failure is None]
+        nameless = [Entry(*d.name, d.hash) for d in running if plan.consumer.inbox and not _is_known(d)]
         admitted = yield from begin_with(
-            self.inbox.admit(plan.number, [], lock_timeout_ms=self._lock_timeout(part), lease_s=plan.lease_s),
+            self.inbox.admit(plan.number, nameless, lock_timeout_ms=self._lock_timeout(part), lease_s=plan.lease_s),
         )
-        run = [d.name for d in part if d.verdict is Verdict.RUN and d.failure is None]
-        taken = {d.name for d in part}.difference(run)
-        if run and plan.consumer.inbox:
-            taken |= yield from self.inbox.take(plan.number, run)
-        else:
-            taken.update(run)
+        taken = {d.name for d in part}.difference(d.name for d in running) | admitted.fresh
+        names = [d.name for d in running if _is_known(d)]
+        if names and plan.consumer.inbox:
+            taken |= yield from self.inbox.take(plan.number, names)
+        elif not plan.consumer.inbox:
+            taken.update(d.name for d in running)
         return admitted.transaction, taken
 
     def _drop(self, delivery: Delivery, settled: _Settled) -> None:
         settled.book.outcomes.append((delivery, Outcome.DUPLICATE))
         settled.removed.append(_position(delivery))
+        if not _is_known(delivery):  # a copy of one that the inbox knows by the id that this one had not
+            settled.succeeded.append(_position(delivery))
 
     def _one(self, delivery: Delivery, settled: _Settled) -> Acts[bool]:
         """One message; False where the queue stops at it."""
@@ -258,7 +263,8 @@ class Drain(Work):
         """A handler without a transaction until ``ctx.begin()``. What is done already is found before it is called."""
         if self.plan.consumer.inbox:
             known = yield from self._ours(self.inbox.known(self.plan.number, [delivery.name]))
-            if delivery.name not in known or known[delivery.name].state != InboxState.PARKED.value:
+            state = known[delivery.name].state if delivery.name in known else None
+            if state != (InboxState.PARKED.value if _is_known(delivery) else None):
                 yield from self._transaction_of_done(delivery)
                 return
         entered: list[str] = []
@@ -297,3 +303,9 @@ def _position(delivery: Delivery) -> int:
     assert delivery.letter is not None
     assert delivery.letter.position is not None
     return delivery.letter.position
+
+
+def _is_known(delivery: Delivery) -> bool:
+    """Whether the message had an id when it was parked or given up, and so an inbox row."""
+    assert delivery.letter is not None
+    return bool(delivery.letter.id)
