@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_LOCK_TIMEOUT_MS", "Book", "Contended", "Plan", "RunFailed", "Unattributed", "Work"]
 
 BATCH_LOCK_TIMEOUT_MS = 20
-"""How long a statement of a batch waits for a lock. Whoever waits longer runs its messages one per transaction, where
-nobody else waits for what it holds."""
-CONTENDED_SHARE = 8
-"""A batch that met a lock goes on in parts of an eighth, and those of less than that one by one."""
+"""How long a statement of a batch waits for a lock. Whoever waits longer lets go of all that it holds, and goes on in
+smaller parts."""
+CONTENDED_SHARE = 2
+"""A batch that met a lock goes on in halves, those that meet one again in halves of these, down to one by one."""
 CONTENTIONS_MAX = 50
 """Deadlocks and serialization failures that one message may meet before they count as a failed run."""
 _NO_RETRY = Retry(attempts=1)
