@@ -13,6 +13,7 @@ from bothends.core.relaying import (
     lanes_of,
     mask_of,
     merge,
+    pause_s,
     signed,
     surplus,
 )
@@ -90,3 +91,25 @@ def test_a_page_is_full_by_rows_or_by_bytes() -> None:
     assert not is_full([small, (3, None)], 3, 1)
     assert is_full([small] * 3, 3, 1)
     assert is_full([small, large], 3, 1)
+
+
+seconds = st.floats(0.0001, 10.0)
+
+
+def test_a_quick_look_is_repeated_soon_and_a_slow_one_later() -> None:
+    assert pause_s(0.003, took_s=0.0005, busy=True, busy_s=0.003, idle_s=0.05) == 0.003
+    assert pause_s(0.003, took_s=0.010, busy=True, busy_s=0.003, idle_s=0.05) == 0.020
+    assert pause_s(0.003, took_s=0.100, busy=True, busy_s=0.003, idle_s=0.05) == 0.05
+
+
+@given(seconds, seconds, st.booleans(), seconds, seconds)
+def test_a_pause_is_within_what_was_set(last_s: float, took_s: float, busy: bool, busy_s: float, idle_s: float) -> None:
+    found = pause_s(last_s, took_s=took_s, busy=busy, busy_s=busy_s, idle_s=idle_s)
+    assert (busy_s if busy else 0) <= found <= max(busy_s, idle_s)
+
+
+def test_idle_pauses_grow_to_the_limit() -> None:
+    pause = 0.003
+    for _ in range(20):
+        pause = pause_s(pause, took_s=0.001, busy=False, busy_s=0.003, idle_s=0.05)
+    assert pause == 0.05

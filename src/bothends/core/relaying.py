@@ -15,7 +15,7 @@ from bothends.core.lanes import LANES
 
 __all__ = [
     "BLOCKED", "DELAYED", "EVERY_LANE", "PAGE_BYTES", "Cursor", "Hold", "HeldWork", "Page", "Segment", "Stream", "advance",
-    "fair_share", "is_full", "lanes_of", "mask_of", "merge", "signed", "surplus",
+    "fair_share", "is_full", "lanes_of", "mask_of", "merge", "pause_s", "signed", "surplus",
 ]
 
 EVERY_LANE = (1 << LANES) - 1
@@ -132,6 +132,22 @@ def surplus(mine: int, relays: int) -> int:
     for lane in sorted(lanes_of(mine), reverse=True)[: max(0, mine.bit_count() - fair_share(relays))]:
         given |= 1 << lane
     return given
+
+
+LOOK_SHARE = 2
+"""A look that took long is not repeated before so many times that has passed."""
+
+
+def pause_s(last_s: float, *, took_s: float, busy: bool, busy_s: float, idle_s: float) -> float:
+    """Seconds from the beginning of a look at the outbox that found no full page to the next. ``last_s`` is the pause
+    before, ``took_s`` how long the look took, ``busy`` whether rows came lately.
+
+    Where the processors are short a look takes long, and looking as often would make it worse for all; the page that is
+    fetched later is fuller.
+    """
+    if not busy:
+        return min(last_s * 1.5, idle_s)
+    return min(max(busy_s, LOOK_SHARE * took_s), max(busy_s, idle_s))
 
 
 def lanes_of(mask: int) -> Iterator[int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bothends.core.breaker import Breaker
-from bothends.core.relaying import fair_share, lanes_of, surplus
+from bothends.core.relaying import fair_share, lanes_of, pause_s, surplus
 from bothends.errors import Blame, PublishError
 from bothends.ports import Broker
 from bothends.processes import lives, this_process
@@ -125,8 +125,10 @@ class Term:
         if more:
             self._fetch_at = now
             return len(self._pipeline.window) > before
-        busy = now - self._last_rows_at < _BUSY_S
-        self._wait_s = self._settings.poll_busy_s if busy else min(self._wait_s * 1.5, self._settings.poll_idle_s)
+        self._wait_s = pause_s(
+            self._wait_s, took_s=time.monotonic() - now, busy=now - self._last_rows_at < _BUSY_S,
+            busy_s=self._settings.poll_busy_s, idle_s=self._settings.poll_idle_s,
+        )
         self._fetch_at = now + self._wait_s
         return False
 
