@@ -20,6 +20,7 @@ from bothends.brokers import open_broker
 from bothends.core.consuming import describe_error
 from bothends.errors import BothendsError
 from bothends.message import Origin
+from bothends.operating.child import settle_memory
 from bothends.ports import BatchReport, Broker, Outgoing, Partition, Publisher, StartAt
 from bothends.relay import Relay
 from bothends.relay.events import LanesChanged, Published
@@ -227,6 +228,7 @@ ROLES = {"relay": relay, "worker": worker, "one-by-one": one_by_one}
 
 def main(task: dict[str, Any]) -> int:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    settle_memory()  # as every child of ours does, for all that are compared
     state, stop = State(), threading.Event()
 
     def wait_for_the_end() -> None:

@@ -16,6 +16,7 @@ from bench.shop import BODY, HEADERS, backlog
 from bothends.brokers import open_broker
 from bothends.brokers.kafka.client import PRODUCER, PRODUCER_DEFAULTS, ClientLog
 from bothends.codecs.cloudevents import pack_headers
+from bothends.operating.child import settle_memory
 from bothends.relay import Relay
 from bothends.relay.events import Published
 from bothends.relay.records import outgoing
@@ -29,6 +30,7 @@ WAIT_S = 600
 
 def measure(rounds: int | None = None, quick: bool = False) -> dict[str, Any]:
     events = EVENTS_QUICK if quick else EVENTS
+    settle_memory()
     client: list[tuple[float, float]] = []
     relay: list[tuple[float, float]] = []
     with places.broker() as broker, places.topic(broker, PARTITIONS) as topic:
