@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bothends import Context, Retry, Service
+from bothends import Context, Retry, Service, Transient
 from bothends.testing import explore
 from bothends.testing.exploring.boundaries import Fault
 from bothends.testing.exploring.databases import Database
@@ -109,3 +109,40 @@ def test_a_replay_passes_the_same_boundaries_up_to_its_fault() -> None:
             replayed = world.run({number: Fault.CRASH_AFTER}).tape.boundaries
             assert [(b.kind, b.text) for b in replayed[:number]] == [(b.kind, b.text) for b in undisturbed[:number]]
             assert [b.number for b in replayed] == list(range(len(replayed)))
+
+
+def test_what_does_not_repeat_is_said() -> None:
+    service = Service("unsteady")
+    real = iter(range(1_000))
+
+    class Outside:
+        turns = real  # an iterator that the explorer cannot put back
+
+    kept = Outside.turns
+
+    @service.consumer("note").handle(Paid)
+    def note(paid: Paid, ctx: Context[sqlite3.Connection]) -> None:
+        for _ in range(next(kept) % 3):
+            ctx.connection.execute("select 1")
+
+    report = explore(service, [ONE])
+    assert "do not pass the same boundaries" in report.notes[0]
+    assert explore(marks.PLANTS[1].make(False), [ONE], start=marks.start).notes == ()
+
+
+def test_runs_that_begin_behind_the_relay_pass_the_same_boundaries() -> None:
+    """Runs that are disturbed late begin where the first events are out; nothing of theirs differs."""
+    service = Service("retrying")
+
+    @service.consumer("note", retry=Retry(attempts=4)).handle(Paid)
+    def note(paid: Paid) -> None:
+        raise Transient("not yet")
+
+    def prepare(db: Any, database: Database) -> None:
+        database.publish(db, [service], [ONE, TWO])
+
+    with World([service], prepare).opened() as world:
+        world.run({})
+        whole = world.run({}).tape.boundaries
+        late = world.run({len(whole) + 100: Fault.FAILS}).tape.boundaries
+    assert [(b.kind, b.process, b.message, b.text) for b in whole] == [(b.kind, b.process, b.message, b.text) for b in late]

@@ -71,9 +71,13 @@ def _users(driver: Any, text: str, do: Callable[[], Any]) -> Any:
     durable = kind is Kind.COMMIT or (
         writes(text) and not driver.in_transaction and driver.isolation_level is None
     )
-    return scene.tape.through(
-        kind, text, do, lambda: broken_sqlite(lost=False), users=True, durable=durable,
-    )
+
+    def fail() -> sqlite3.Error:
+        if kind is Kind.COMMIT:  # a COMMIT that fails leaves no transaction
+            sqlite3.Connection.rollback(driver)
+        return broken_sqlite(lost=False)
+
+    return scene.tape.through(kind, text, do, fail, users=True, durable=durable)
 
 
 class _Cursor(sqlite3.Cursor):

@@ -22,6 +22,8 @@ __all__ = ["BUDGET", "Finding", "Report", "explore"]
 BUDGET = 2_000
 """Runs of one exploration, if nothing else is said."""
 FINDINGS_MAX = 20
+REPEAT_FROM = 20
+"""Runs of a budget that is large enough to see whether the undisturbed run repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,9 @@ class _Exploration:
     found: dict[tuple[Cause, str], _Found] = field(default_factory=dict)
 
     def report(self) -> Report:
+        noise = self._run({}, noise=True)  # the first: what is made once per process, like a pool, is there afterwards
         self.undisturbed = self._run({}, detailed=True)
-        self.masks = masks_of(self.undisturbed.picture, self._run({}, noise=True).picture)
+        self.masks = masks_of(self.undisturbed.picture, noise.picture)
         notes = list(self._notes())
         findings = self._without_faults()
         if not findings:
@@ -165,8 +168,15 @@ class _Exploration:
     def _notes(self) -> Iterator[str]:
         for name in sorted(self._lossy()):
             yield f"{name} acknowledges first (at_most_once): it may lose messages, so it is not disturbed"
+        if self.budget > REPEAT_FROM and not self._repeats():
+            yield ("undisturbed, two runs with the same seed do not pass the same boundaries: something is decided outside "
+                   "(threads, the network, a real clock), and stories may not repeat")
         for row in self.undisturbed.picture.rows.get(DEAD, ()):
             yield f"undisturbed, {row[1]} ends as a dead letter of {row[0]}: {row[2]}"
+
+    def _repeats(self) -> bool:
+        first, second = self.undisturbed.tape.boundaries, self._run({}).tape.boundaries
+        return [(b.kind, b.text) for b in first] == [(b.kind, b.text) for b in second]
 
     # Without any disturbance
 

@@ -1,13 +1,14 @@
 """HTTP in an exploration: requests of the user's handlers go to a stand-in, never to the network.
 
 ``http.client`` is where the standard library's clients meet (and those that are built on it); it is given a socket that
-speaks HTTP to a function.
+speaks HTTP to a function. ``httpx``, where it is imported, is given transports that ask the same function.
 """
 
 from __future__ import annotations
 
 import http.client
 import io
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.parser import BytesParser
@@ -38,7 +39,10 @@ class Answering(Recorded):
 
     def answer(self, verb: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Asks the stand-in, through the tape."""
-        ask: Callable[[], Answer] = lambda: self._port(verb, path, headers, body)  # noqa: E731
+        def ask() -> Answer:
+            answered: Answer = self._port(verb, path, headers, body)
+            return answered
+
         world = WORLDS.now
         if world is None or not world.tape.running:
             return ask()
@@ -51,9 +55,9 @@ class Answering(Recorded):
 
 def answering(url: str, app: Callable[[str, str, Mapping[str, str], bytes], Answer]) -> Answering:
     """A stand-in for the server at ``url`` (``http://host[:port]``): while the explorer runs, requests that handlers make with
-    ``http.client``, or what is built on it (``urllib``), are answered by ``app(verb, path, headers, body)`` with a status and
-    a body, and recorded. Header names are lower case; ``Idempotency-Key`` is the call's key; GET, HEAD and OPTIONS only read.
-    Keep it in a module's global: the explorer finds it there, and puts back what ``app`` holds before each run.
+    ``http.client``, what is built on it (``urllib``), or ``httpx`` are answered by ``app(verb, path, headers, body)`` with a
+    status and a body, and recorded. Header names are lower case; ``Idempotency-Key`` is the call's key; GET, HEAD and OPTIONS
+    only read. Keep it in a module's global: the explorer finds it there, and puts back what ``app`` holds before each run.
 
     Raises ConfigError for another URL.
     """
@@ -90,34 +94,86 @@ class _Socket:
         """Nothing here is sent."""
 
 
+Places = Mapping[tuple[str, int], Answering]
+
+
 @contextmanager
 def http_answered(servers: Sequence[Recorded]) -> Iterator[None]:
-    """Inside, connections of running handlers lead to the stand-ins among ``servers``; others are refused."""
+    """Inside, requests of running handlers lead to the stand-ins among ``servers``; others are refused."""
     places = {server.place: server for server in servers if isinstance(server, Answering)}
-    plain: list[tuple[Any, Any]] = []
-    kinds: tuple[Any, ...] = (http.client.HTTPConnection, http.client.HTTPSConnection)
-    for kind in kinds:
-        plain.append((kind, kind.__dict__["connect"]))
-        kind.connect = _connecting(places, kind.__dict__["connect"])
+    plain: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, make: Callable[[Places, Any], Any]) -> None:
+        plain.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, make(places, owner.__dict__[name]))
+
+    put(http.client.HTTPConnection, "connect", _connecting)
+    put(http.client.HTTPSConnection, "connect", _connecting)
+    if (httpx := sys.modules.get("httpx")) is not None:
+        put(httpx.HTTPTransport, "handle_request", _handling)
+        put(httpx.AsyncHTTPTransport, "handle_async_request", _handling_async)
     try:
         yield
     finally:
-        for kind, connect in plain:
-            kind.connect = connect
+        for owner, name, was in plain:
+            setattr(owner, name, was)
 
 
-def _connecting(places: Mapping[tuple[str, int], Answering], plain: Any) -> Callable[[Any], None]:
+def _is_explored() -> bool:
+    world = WORLDS.now
+    return world is not None and world.tape.running
+
+
+def _refusal(host: str, port: int) -> CallFailed:
+    return CallFailed(
+        f"a handler calls {host}:{port} while the explorer runs, and nothing stands in for it: "
+        f"answering('http://{host}:{port}', app) does, in a module's global"
+    )
+
+
+def _connecting(places: Places, plain: Any) -> Callable[[Any], None]:
     def connect(connection: Any) -> None:
-        world = WORLDS.now
         server = places.get((connection.host, connection.port))
         if server is not None:
             connection.sock = _Socket(server)
-        elif world is not None and world.tape.running:
-            raise CallFailed(
-                f"a handler calls {connection.host}:{connection.port} while the explorer runs, and nothing stands in for it: "
-                f"answering('http://{connection.host}:{connection.port}', app) does, in a module's global"
-            )
+        elif _is_explored():
+            raise _refusal(connection.host, connection.port)
         else:
             plain(connection)
 
     return connect
+
+
+def _server_for(places: Places, request: Any) -> Answering | None:
+    """The stand-in for an ``httpx.Request``; None where the request may go where it would. Raises CallFailed."""
+    host, port = request.url.host, request.url.port or (443 if request.url.scheme == "https" else 80)
+    server = places.get((host, port))
+    if server is None and _is_explored():
+        raise _refusal(host, port)
+    return server
+
+
+def _answered(server: Answering, request: Any, body: bytes) -> Any:
+    import httpx
+
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    status, answer = server.answer(request.method, request.url.raw_path.decode("ascii"), headers, body)
+    return httpx.Response(status, content=answer, request=request)
+
+
+def _handling(places: Places, plain: Any) -> Callable[[Any, Any], Any]:
+    def handle_request(transport: Any, request: Any) -> Any:
+        server = _server_for(places, request)
+        return plain(transport, request) if server is None else _answered(server, request, request.read())
+
+    return handle_request
+
+
+def _handling_async(places: Places, plain: Any) -> Callable[[Any, Any], Any]:
+    async def handle_async_request(transport: Any, request: Any) -> Any:
+        server = _server_for(places, request)
+        if server is None:
+            return await plain(transport, request)
+        return _answered(server, request, await request.aread())
+
+    return handle_async_request

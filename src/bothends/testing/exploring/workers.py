@@ -47,6 +47,8 @@ LEASES_MAX = 64
 DRIVES_MAX = 20
 """Times that one batch is driven anew because the database was away."""
 _PAUSE_S = 0.05
+DELIVERING_S, ACKNOWLEDGING_S = 0.73, 0.81
+"""Together more than a second, so that two runs of a handler have two times; no sum of them is a backoff."""
 
 
 def is_outage(error: BaseException) -> bool:
@@ -172,7 +174,7 @@ class Intake:
             self.late.append(record)
         elif fault is Fault.DUPLICATE:
             self.waiting.appendleft(record)
-        self._clock.forward(1.0)
+        self._clock.forward(DELIVERING_S)
         delivery = read(self.consumer, record)
         self._drive(Batch(self.plan, [delivery]))
         self._tell(delivery, label)
@@ -221,7 +223,7 @@ class Intake:
             self._again_from(delivery.record)
             return
         self._subscription.ack([origin])
-        self._clock.forward(1.0)
+        self._clock.forward(ACKNOWLEDGING_S)
         self._subscription.poll(0, 0.0)  # the position is stored
         if fault is Fault.CRASH_AFTER:
             self._tape.die()

@@ -25,7 +25,7 @@ from bothends.testing.exploring.outside import WORLDS, OutsideWorld
 from bothends.testing.exploring.pictures import Picture
 from bothends.testing.exploring.redriving import redrive_dead
 from bothends.testing.exploring.tape import Runaway, Tape
-from bothends.testing.exploring.workers import LEASE_S, Intake, Relaying
+from bothends.testing.exploring.workers import LEASE_S, Intake, Relaying, is_outage
 
 __all__ = ["ROUNDS_MAX", "Ending", "World"]
 
@@ -133,6 +133,10 @@ class World:
             run.play(self._note_published if not plan and not noise else None)
         except Runaway as error:
             runaway = str(error)
+        except Exception as error:
+            if not (plan and is_outage(error)):
+                raise
+            runaway = f"a fault struck where it was not meant to; does the application decide something by itself? ({error})"
         tape.over = True
         run.close()
         WORLDS.now = None
@@ -193,6 +197,7 @@ class _Run:
         self._clock, self._database = world.clock, world._database
         self.log = ExploredLog(tape) if published is None else published.log.copy(tape)
         self._broker = ExploredBroker(self.log)
+        self._resumed = published is not None
         if published is not None:
             tape.resume(published.tape)
         self._intakes: list[Intake] = []
@@ -211,7 +216,8 @@ class _Run:
     def play(self, published: Callable[[_Run], None] | None) -> None:
         """Until all is quiet. ``published`` is told when the relay has made its first pass."""
         for round in range(ROUNDS_MAX):
-            moved = self._living(RELAY, self._relay)
+            resumed = round == 0 and self._resumed
+            moved = resumed or self._living(RELAY, self._relay)
             if round == 0 and published is not None:
                 published(self)
             moved = self._living(WORKER, self._work) or moved
