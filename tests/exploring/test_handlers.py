@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import warnings
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any
 
 import aiosqlite
@@ -171,3 +173,51 @@ def test_a_consumer_that_acknowledges_first_is_left_alone_and_named() -> None:
 
     report = explore(service, [ONE], start=tables)
     assert "telemetry.count acknowledges first" in report.notes[0]
+
+
+def test_events_with_a_delay_come_when_their_time_has_come() -> None:
+    service = Service("delayed")
+
+    @service.consumer("stock", inbox=False).handle(Paid)
+    def take(paid: Paid, ctx: Context[sqlite3.Connection]) -> None:
+        ctx.connection.execute("insert into seen values (?)", [paid.order])
+
+    def start(db: sqlite3.Connection) -> None:
+        tables(db)
+        db.execute("begin")
+        service.outbox.add(db, ONE, delay=timedelta(hours=3))
+
+    report = explore(service, start=start)
+    assert report.findings, str(report)
+    assert any(line.text == "gets planted.paid #1" for line in report.findings[0].story)
+
+
+async def test_in_a_coroutine_it_says_where_it_belongs() -> None:
+    with pytest.raises(RuntimeError, match="from a plain function"):
+        explore(with_connection(True), [ONE], start=tables)
+
+
+def test_modules_that_register_handlers_are_imported(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "explored_app.py").write_text(
+        "from bothends import Service\nshop = Service('included', include=['explored_h'])\n")
+    (tmp_path / "explored_h.py").write_text(
+        "from explored_app import shop\nfrom tests.exploring.planted.events import Paid\n"
+        "@shop.consumer('c').handle(Paid)\ndef handle(paid: Paid) -> None:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import explored_app  # type: ignore[import-not-found]
+
+    assert explore(explored_app.shop, [ONE]).boundaries > 30
+
+
+def test_a_session_that_the_handler_commits_is_only_flushed() -> None:
+    service = Service("committing", session_factory=sessionmaker())
+
+    @service.consumer("book").handle(Paid)
+    def book(paid: Paid, ctx: Context[Session]) -> None:
+        ctx.session.add(Booking(order_no=paid.order))
+        ctx.session.commit()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        report = explore(service, [ONE], start=models)
+    assert report.ok, str(report)

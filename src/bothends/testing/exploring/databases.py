@@ -64,6 +64,10 @@ class Database(Protocol):
         """How many events the relay could publish now."""
         ...
 
+    def next_delayed_s(self) -> float | None:
+        """Seconds until the next event with a delay may be published; None where none waits."""
+        ...
+
     def topics(self) -> list[str]: ...
 
     def forward(self, seconds: float) -> None:
@@ -192,6 +196,12 @@ class SqliteDatabase:
             " + (select count(*) from bothends_held where next_at <= :now)", {"now": self._scene.clock.now_s()},
         ).fetchone()
         return int(count)
+
+    def next_delayed_s(self) -> float | None:
+        (at_s,) = self._driver.execute(
+            "select min(deliver_at) from (select deliver_at from bothends_outbox union all"
+            " select deliver_at from bothends_delayed)").fetchone()
+        return None if at_s is None else max(0.0, float(at_s) - self._scene.clock.now_s())
 
     def topics(self) -> list[str]:
         return [row[0] for row in self._driver.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -100,6 +101,8 @@ def explore(
     Raises ConfigError for what cannot be explored, and what ``start`` raises.
     """
     services = [service] if isinstance(service, Service) else list(service)
+    for included in dict.fromkeys(module for one in services for module in one.include):
+        importlib.import_module(included)
     if not any(consumer.handlers for one in services for consumer in one.consumers.values()):
         raise ConfigError("explore() needs a service with a handler; are its modules named in include=?")
     if depth not in (1, 2) or budget < 3:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import random
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -165,7 +166,13 @@ class World:
     def run_async(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(coroutine)
+        try:
+            return self._runner.run(coroutine)
+        except RuntimeError as error:
+            if inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED:
+                raise
+            coroutine.close()
+            raise RuntimeError("a loop is running here: explore() is called from a plain function, not a coroutine") from error
 
 
 @contextmanager
@@ -316,6 +323,7 @@ class _Run:
         waits = [self._database.ask(seconds_to_next_retry(
             self._database.store, [intake.plan.number for intake in self._intakes]))]
         waits += [intake.next_due_s() for intake in self._intakes]
+        waits.append(self._database.next_delayed_s())
         due = [wait for wait in waits if wait is not None]
         if not due:
             return False
