@@ -31,6 +31,7 @@ _READING_S = 1e-6
 """By so much each look moves the clock, so that two looks differ."""
 _EPOCH_JULIAN = 2440587.5
 _BUSY = threading.Lock()
+_LOGS = ("bothends", "sqlalchemy.pool")
 
 
 class Clock:
@@ -79,10 +80,10 @@ def installed(clock: Clock, chance: random.Random, modules: Iterable[ModuleType]
         setattr(owner, name, value)
 
     state = random.getstate()
-    log = logging.getLogger("bothends")
-    level = log.level
+    levels = {log: log.level for log in map(logging.getLogger, _LOGS)}
     try:
-        log.setLevel(logging.CRITICAL)  # thousands of outages that the explorer itself makes
+        for log in levels:
+            log.setLevel(logging.CRITICAL)  # thousands of outages that the explorer itself makes
         put(time, "time", clock.now_s)
         put(time, "time_ns", lambda: int(clock.now_s() * 1e9))
         put(time, "monotonic", clock.monotonic_s)
@@ -100,7 +101,8 @@ def installed(clock: Clock, chance: random.Random, modules: Iterable[ModuleType]
         for one in reversed(undo):
             one()
         random.setstate(state)
-        log.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)
         ids._start_afresh()
         _BUSY.release()
 

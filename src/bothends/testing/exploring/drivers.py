@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from bothends.stores import Store
 from bothends.stores.connection import AsyncConnection, Connection
 from bothends.stores.steps import Result, Sql
-from bothends.testing.exploring.boundaries import Fault, Kind
+from bothends.testing.exploring.boundaries import Crash, Fault, Kind
 from bothends.testing.exploring.clock import Clock, lend_to_sqlite
 from bothends.testing.exploring.statements import kind_of, writes
 from bothends.testing.exploring.tape import Tape
@@ -132,7 +132,8 @@ def probed_sqlite(base: Any) -> type[Any]:
 
         def close(self) -> None:
             _close_cursors(self)
-            super().close()
+            if self.scene is None or not (self.scene.tape.dead or self.scene.tape.over):
+                super().close()  # a dead process closes nothing: its connections are ended for it
 
         def commit(self) -> None:
             if self.in_transaction:
@@ -162,12 +163,15 @@ class _Explored:
         """Whether the process itself has closed it, or lost it."""
 
     def in_transaction(self) -> bool:
-        return self.usable() and bool(self.inner.in_transaction())
+        tape = self._scene.tape
+        return not (tape.dead or tape.over) and self.usable() and bool(self.inner.in_transaction())
 
     def usable(self) -> bool:
         return not self.closed and bool(self.inner.usable())
 
     def _arrive(self, text: str) -> Fault | None:
+        if self._scene.tape.dead or self._scene.tape.over:
+            raise Crash
         kind = kind_of(text)
         durable = kind is Kind.COMMIT or (writes(text) and not self.in_transaction())
         return self._scene.tape.arrive(kind, text, durable=durable)
@@ -199,7 +203,7 @@ class ExploredConnection(_Explored):
         self.commit()
 
     def rollback(self) -> None:
-        if self.in_transaction() and not (self._scene.tape.dead or self._scene.tape.over):
+        if self.in_transaction():
             self._through("rollback", self.inner.rollback)
 
     def _through(self, text: str, do: Callable[[], Any]) -> Any:
@@ -242,6 +246,11 @@ class ExploredAsyncConnection(_Explored):
     ended = False
     """Whether the driver's connection is closed, and its thread over."""
 
+    def __init__(self, inner: Any, scene: Scene) -> None:
+        super().__init__(inner, scene)
+        self.underneath = inner.driver._conn
+        """What aiosqlite works on. It forgets it where it was told to close, whether or not that was done."""
+
     async def execute(self, statement: Sql, /) -> Result:
         if _is_idle(statement.text):
             return Result([], 0)
@@ -263,7 +272,7 @@ class ExploredAsyncConnection(_Explored):
         await self.commit()
 
     async def rollback(self) -> None:
-        if self.in_transaction() and not (self._scene.tape.dead or self._scene.tape.over):
+        if self.in_transaction():
             await self._through("rollback", self.inner.rollback)
 
     async def _through(self, text: str, do: Callable[[], Any]) -> Any:
@@ -273,7 +282,7 @@ class ExploredAsyncConnection(_Explored):
         if fault is Fault.FAILS:
             await self._lose()
             raise broken_sqlite(lost=True)
-        driver = _underneath(self.inner.driver)
+        driver = self.underneath
         driver.ours = True
         try:
             result = await do()
@@ -296,11 +305,6 @@ class ExploredAsyncConnection(_Explored):
         if not self.ended:
             self.ended = True
             await self.inner.close()
-
-
-def _underneath(driver: Any) -> Any:
-    """aiosqlite keeps the connection that it works on to itself."""
-    return driver if isinstance(driver, sqlite3.Connection) else driver._conn
 
 
 def _is_idle(text: str) -> bool:
@@ -326,8 +330,11 @@ class ExploredStore:
             if isinstance(one, ExploredConnection):
                 self._end(one)
             elif not one.ended:
-                _underneath(one.driver).guarded = False
-                run_async(one.close())
+                one.underneath.guarded = False
+                with contextlib.suppress(ValueError):  # aiosqlite has forgotten it
+                    run_async(one.close())
+                _close_cursors(one.underneath)
+                sqlite3.Connection.close(one.underneath)
 
     def __getattr__(self, group: str) -> Any:
         return getattr(self._inner, group)

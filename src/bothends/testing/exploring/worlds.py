@@ -241,7 +241,10 @@ class _Run:
             self.tape.process = process
             try:
                 return do() or died
-            except Crash:
+            except BaseException as error:
+                # What a dead process still says (its driver is gone, say) is its death as well.
+                if not (isinstance(error, Crash) or (self.tape.dead and isinstance(error, Exception))):
+                    raise
                 died = True
                 self._deaths += 1
                 if self._deaths > DEATHS_MAX:
