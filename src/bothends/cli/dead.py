@@ -55,7 +55,7 @@ def list_(
     consumer: ConsumerOption = None, outbox_: OutboxOption = False, fingerprint: Fingerprint = None, why: Why = None,
     older: Older = None, limit: Limit = 100, app_: AppOption = None, service: ServiceOption = None, json: Json = False,
 ) -> None:
-    """Open dead letters, oldest first."""
+    """Open dead letters of each database, in the order in which their messages first failed."""
     if group not in (None, "fingerprint"):
         raise WrongUse("--group takes: fingerprint")
     rows: list[dict[str, Any]] = []
@@ -202,11 +202,11 @@ def discard_(
     outbox_: OutboxOption = False, app_: AppOption = None, service: ServiceOption = None, by: By = None,
     reason: Reason = "", yes: Yes = False, json: Json = False,
 ) -> None:
-    """Close dead letters for good: their messages will not be handled."""
+    """Close dead letters: their messages will not be handled, unless one is redriven by its number."""
     with desk(app_) as found:
         database, _ = _place(found, consumer, service, "the number of a dead letter")
         admin, who = database.store.admin, act(by, reason)
-        ask(f"Discard {len(ids)} for good?", yes)
+        ask(f"Discard {len(ids)}?", yes)
         done = 0
         for id_ in ids:
             if outbox_:

@@ -29,7 +29,8 @@ def health(
         findings += of_consumer(consumer)
     for problem in numbers["problems"]:
         where, _, what = problem.partition(": ")
-        findings.append(Finding(where, what, "see that it is up and that `bothends config` shows the right URL"))
+        what, _, fix = what.partition("; ")
+        findings.append(Finding(where, what, fix or "see that it is up and that `bothends config` shows the right URL"))
     if json:
         output.as_json({"ok": not findings, "findings": as_json(findings)})
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -129,7 +130,8 @@ def init(
         say(f"wrote {directory / name}")
     for name in kept:
         say(f"kept {directory / name}: it was there")
-    say("next: bothends schema apply && python shop.py && bothends run")
+    there = "" if directory.resolve() == Path.cwd() else f"cd {shlex.quote(str(directory))} && "
+    say(f"next: {there}bothends schema apply && python shop.py && bothends run")
 
 
 def _write(path: Path, text: str) -> bool:

@@ -45,7 +45,7 @@ def status(
     table(("consumer", "lag", "handled/s", "drained", "parked keys", "parked", "held", "dead", "oldest dead", "owner"),
           [[c["consumer"], c["lag"], c["processed_per_s"], _drained(c), c["parked_keys"], c["parked"], c["held_keys"],
             c["dead"], duration(c["oldest_dead_age_s"]), c["owner"]] for c in numbers["consumers"]],
-          empty="no consumer has run yet")
+          empty="consumers: not known" if any("error" in o for o in numbers["outboxes"]) else "no consumer has run yet")
     said = {f"{outbox['name']}: {outbox['error']}" for outbox in numbers["outboxes"] if "error" in outbox}
     for problem in numbers["problems"]:
         if problem not in said:
