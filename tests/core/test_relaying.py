@@ -96,20 +96,35 @@ def test_a_page_is_full_by_rows_or_by_bytes() -> None:
 seconds = st.floats(0.0001, 10.0)
 
 
+def next_s(last_s: float, *, rows: int = 5, took_s: float = 0.001, busy: bool = True) -> float:
+    return pause_s(last_s, took_s=took_s, rows=rows, busy=busy, busy_s=0.003, idle_s=0.05)
+
+
 def test_a_quick_look_is_repeated_soon_and_a_slow_one_later() -> None:
-    assert pause_s(0.003, took_s=0.0005, busy=True, busy_s=0.003, idle_s=0.05) == 0.003
-    assert pause_s(0.003, took_s=0.010, busy=True, busy_s=0.003, idle_s=0.05) == 0.020
-    assert pause_s(0.003, took_s=0.100, busy=True, busy_s=0.003, idle_s=0.05) == 0.05
+    assert next_s(0.003, took_s=0.0005) == 0.003
+    assert next_s(0.003, took_s=0.010) == 0.020
+    assert next_s(0.003, took_s=0.100) == 0.05
 
 
-@given(seconds, seconds, st.booleans(), seconds, seconds)
-def test_a_pause_is_within_what_was_set(last_s: float, took_s: float, busy: bool, busy_s: float, idle_s: float) -> None:
-    found = pause_s(last_s, took_s=took_s, busy=busy, busy_s=busy_s, idle_s=idle_s)
+def test_a_trickle_is_looked_at_less_often_and_a_stream_at_once_again() -> None:
+    pause = 0.003
+    for _ in range(20):
+        pause = next_s(pause, rows=0)
+    assert pause == 0.012
+    assert next_s(pause, rows=1) == 0.012
+    assert next_s(next_s(pause, rows=8), rows=8) == 0.003
+
+
+@given(seconds, seconds, st.integers(0, 100), st.booleans(), seconds, seconds)
+def test_a_pause_is_within_what_was_set(
+    last_s: float, took_s: float, rows: int, busy: bool, busy_s: float, idle_s: float
+) -> None:
+    found = pause_s(last_s, took_s=took_s, rows=rows, busy=busy, busy_s=busy_s, idle_s=idle_s)
     assert (busy_s if busy else 0) <= found <= max(busy_s, idle_s)
 
 
 def test_idle_pauses_grow_to_the_limit() -> None:
     pause = 0.003
     for _ in range(20):
-        pause = pause_s(pause, took_s=0.001, busy=False, busy_s=0.003, idle_s=0.05)
+        pause = next_s(pause, rows=0, busy=False)
     assert pause == 0.05

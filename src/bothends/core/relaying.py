@@ -136,18 +136,23 @@ def surplus(mine: int, relays: int) -> int:
 
 LOOK_SHARE = 2
 """A look that took long is not repeated before so many times that has passed."""
+TRICKLE = 4
+"""Where looks find nothing although rows came lately, pauses grow to so many of the shortest."""
 
 
-def pause_s(last_s: float, *, took_s: float, busy: bool, busy_s: float, idle_s: float) -> float:
+def pause_s(last_s: float, *, took_s: float, rows: int, busy: bool, busy_s: float, idle_s: float) -> float:
     """Seconds from the beginning of a look at the outbox that found no full page to the next. ``last_s`` is the pause
-    before, ``took_s`` how long the look took, ``busy`` whether rows came lately.
+    before, ``took_s`` how long the look took, ``rows`` how many it found, ``busy`` whether rows came lately.
 
-    Where the processors are short a look takes long, and looking as often would make it worse for all; the page that is
+    About as many looks as rows: looks that find nothing are what a trickle costs, and a database with many relays pays
+    them all. Where the processors are short a look takes long, and looking as often would make it worse; the page that is
     fetched later is fuller.
     """
     if not busy:
-        return min(last_s * 1.5, idle_s)
-    return min(max(busy_s, LOOK_SHARE * took_s), max(busy_s, idle_s))
+        return min(max(last_s, busy_s) * 1.5, idle_s)
+    wished_s = last_s / 2 if rows > 1 else last_s if rows else last_s * 1.5
+    longest_s = max(busy_s, idle_s)
+    return min(max(busy_s, min(wished_s, TRICKLE * busy_s), LOOK_SHARE * took_s), longest_s)
 
 
 def lanes_of(mask: int) -> Iterator[int]:

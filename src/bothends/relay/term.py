@@ -120,13 +120,15 @@ class Term:
             self._tick(now)  # this process stood still: what it remembers may be somebody else's by now
         before = len(self._pipeline.window)
         more = self._pipeline.fetch()
-        if len(self._pipeline.window) > before:
+        found = len(self._pipeline.window) > before
+        if found:
             self._last_rows_at = now
         if more:
             self._fetch_at = now
-            return len(self._pipeline.window) > before
+            return found
         self._wait_s = pause_s(
-            self._wait_s, took_s=time.monotonic() - now, busy=now - self._last_rows_at < _BUSY_S,
+            self._wait_s, took_s=time.monotonic() - now, rows=len(self._pipeline.window[-1].rows) if found else 0,
+            busy=now - self._last_rows_at < _BUSY_S,
             busy_s=self._settings.poll_busy_s, idle_s=self._settings.poll_idle_s,
         )
         self._fetch_at = now + self._wait_s
