@@ -302,7 +302,8 @@ class ExploredAsyncConnection(_Explored):
 
     async def close(self) -> None:
         self.closed = True
-        if not self.ended:
+        dead = self._scene.tape.dead or self._scene.tape.over
+        if not dead and not self.ended:
             self.ended = True
             await self.inner.close()
 
@@ -332,7 +333,7 @@ class ExploredStore:
             elif not one.ended:
                 one.underneath.guarded = False
                 with contextlib.suppress(ValueError):  # aiosqlite has forgotten it
-                    run_async(one.close())
+                    run_async(one.inner.close())
                 _close_cursors(one.underneath)
                 sqlite3.Connection.close(one.underneath)
 
