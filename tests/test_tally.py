@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from bothends.relay import events
+from bothends.telemetry import tally as tallying
 from bothends.telemetry.tally import Tally
-from bothends.worker.floor import Delivered, HandlerStuck
+from bothends.worker.floor import Delivered, Failed, HandlerStuck
 
 
 def said(caplog: pytest.LogCaptureFixture, *names: str) -> list[tuple[object, ...]]:
@@ -42,6 +43,29 @@ def test_news_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
     assert said(caplog, "topic", "reason", "consumer") == [
         ("place away", "orders", "missing", None), ("place back", "orders", None, None),
         ("broker paused", None, "unreachable", None), ("handler stuck: given up", None, None, "a.b")]
+
+
+def test_a_failure_is_logged_once_and_then_counted(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("bothends.telemetry.tally.time.monotonic", lambda: now)
+    tally = Tally(60)
+    parked = Failed("a.b", "parked", "order.created", "17", 1, "handler_error", "ValueError: " + "x" * 1000, "f1")
+    for _ in range(3):
+        tally.observe(parked)
+    tally.observe(parked._replace(outcome="dead", attempts=5))
+    assert [(r.levelname, r.getMessage(), r.attempts, len(r.error)) for r in caplog.records] == [  # type: ignore[attr-defined]
+        ("WARNING", "run failed, it is tried again", 1, 300), ("ERROR", "message dead", 5, 300)]
+    caplog.clear()
+    now += tallying.FAILURE_EVERY_S
+    tally.observe(parked)
+    assert said(caplog, "consumer", "fingerprint", "more_since") == [("run failed, it is tried again", "a.b", "f1", 2)]
+
+
+def test_failures_that_are_remembered_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally(60)
+    for n in range(3000):
+        tally.observe(Failed("a.b", "dead", "t", "1", 1, "handler_error", "e", f"f{n}"))
+    assert len(tally._failures) <= tallying._FAILURES_MAX
 
 
 def test_it_flushes_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:

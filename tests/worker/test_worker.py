@@ -16,6 +16,7 @@ from bothends.brokers.memory import MemoryBroker
 from bothends.errors import PositionLost
 from bothends.ports import Broker
 from bothends.worker import Worker
+from bothends.worker.floor import Failed
 from bothends.worker.forwarding import retry_topic
 from bothends.worker.member import ABANDONED_MAX, EXIT_STUCK
 from tests.worker.conftest import TOPIC, Desk, Placed
@@ -62,6 +63,23 @@ def test_a_failing_key_waits_and_comes_back_in_order(desk: Desk, broker: Broker)
     effects = desk.effects()
     assert [id for id in effects if id != "3"] == ["1", "2", "4", "5"]
     assert dict(desk.attempts())["1"] == 3
+
+
+def test_each_failed_run_is_told_with_its_error(desk: Desk, broker: Broker) -> None:
+    def handler(event: Placed, ctx: Any) -> None:
+        if ctx.message.id == "1":
+            raise ValueError("no such shelf")
+        desk.note(ctx)
+
+    told: list[object] = []
+    desk.declare(handler, retry=Retry(attempts=2, first_s=0.05, then="hold"))
+    publish(broker, desk, [("1", "k"), ("2", "k"), ("3", "other")])
+    with working(desk, broker, observe=told.append):
+        until(lambda: bool(desk.rows("id", "dead_letters")) and any(isinstance(t, Failed) and t.outcome == "dead" for t in told))
+        until(lambda: desk.effects() == ["3"])
+    failed = [record for record in told if isinstance(record, Failed)]
+    assert [(f.id, f.outcome, f.attempts) for f in failed] == [("1", "parked", 1), ("1", "dead", 2)]
+    assert all("no such shelf" in f.error and f.fingerprint for f in failed)
 
 
 def test_coroutine_handlers_run_on_the_one_loop(desk: Desk, broker: Broker) -> None:

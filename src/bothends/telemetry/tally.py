@@ -1,23 +1,37 @@
 """Tally: what a process did, counted from what relays and workers tell, and logged now and then [M3].
 
-Labels are consumers and outcomes, never ids, keys or texts. What is worth a line of its own (a dead event, a broker that
-is away) is logged at once.
+Labels are consumers and outcomes, never ids, keys or texts. What is worth a line of its own (a run that failed, a dead
+event, a broker that is away) is logged at once: of one failure, told apart by its fingerprint, a line now and then says how
+many there were.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import Counter
+from typing import NamedTuple
 
 from bothends.relay import events as relayed
 from bothends.telemetry import logs
-from bothends.worker.floor import Delivered, HandlerStuck
+from bothends.worker.floor import Delivered, Failed, HandlerStuck
 
 __all__ = ["Tally"]
 
 _log = logs.get("tally")
 _AT_ONCE = (relayed.Dead, relayed.PlaceAway, relayed.BrokerPaused, relayed.Fenced)
 _GOOD_NEWS = (relayed.PlaceBack, relayed.BrokerResumed)
+FAILURE_EVERY_S = 10.0
+_FAILURES_MAX = 1000
+_ERROR_MAX = 300
+
+
+class _Seen(NamedTuple):
+    """A failure that was logged ``at`` (monotonic seconds), and how many came since."""
+
+    at: float
+    since: int
 
 
 class Tally:
@@ -29,11 +43,14 @@ class Tally:
         self._lock = threading.Lock()
         self._delivered: dict[str, Counter[str]] = {}
         self._published = 0
+        self._failures: dict[tuple[str, str, str], _Seen] = {}
 
     def observe(self, record: object) -> None:
         if isinstance(record, Delivered):
             with self._lock:
                 self._delivered.setdefault(record.consumer, Counter()).update(record.outcomes)
+        elif isinstance(record, Failed):
+            self._failed(record)
         elif isinstance(record, relayed.Published):
             with self._lock:
                 self._published += record.records
@@ -43,6 +60,23 @@ class Tally:
             _log.info(_phrase(record), extra=record._asdict())
         elif isinstance(record, HandlerStuck):
             _log.error("handler stuck: given up", extra={"consumer": record.consumer})
+
+    def _failed(self, record: Failed) -> None:
+        which = (record.consumer, record.outcome, record.fingerprint)
+        now = time.monotonic()
+        with self._lock:
+            seen = self._failures.get(which)
+            if seen is not None and now - seen.at < FAILURE_EVERY_S:
+                self._failures[which] = seen._replace(since=seen.since + 1)
+                return
+            if len(self._failures) >= _FAILURES_MAX:
+                self._failures.clear()
+            self._failures[which] = _Seen(now, 0)
+        said = {"dead": "message dead", "parked": "run failed, it is tried again", "forwarded": "run failed, it is tried again"}
+        fields = record._asdict() | {"error": record.error[:_ERROR_MAX]}
+        if seen is not None and seen.since:
+            fields["more_since"] = seen.since
+        _log.log(logging.ERROR if record.outcome == "dead" else logging.WARNING, said[record.outcome], extra=fields)
 
     def run(self, stop: threading.Event, ready: threading.Event) -> None:
         ready.set()

@@ -19,7 +19,7 @@ from bothends.worker.isolation import PROCESS, Isolation
 if TYPE_CHECKING:
     from bothends.worker.engine import Plan
 
-__all__ = ["Delivered", "Floor", "HandlerStuck", "Item", "StoreLost"]
+__all__ = ["Delivered", "Failed", "Floor", "HandlerStuck", "Item", "StoreLost"]
 
 
 class Item(NamedTuple):
@@ -36,6 +36,20 @@ class Delivered(NamedTuple):
     consumer: str
     outcomes: dict[str, int]
     seconds: float
+
+
+class Failed(NamedTuple):
+    """Told to ``observe``: a run failed, or a message cannot be handled at all."""
+
+    consumer: str
+    outcome: str
+    """``parked``, ``forwarded`` (it runs again) or ``dead``."""
+    type: str
+    id: str
+    attempts: int
+    reason: str
+    error: str
+    fingerprint: str
 
 
 class StoreLost(NamedTuple):

@@ -19,8 +19,8 @@ from bothends.ports import Partition
 from bothends.stores.inboxes import Lease
 from bothends.telemetry import logs
 from bothends.worker.acts import Acts, Released
-from bothends.worker.deliveries import Delivery, read
-from bothends.worker.floor import Delivered, Floor, HandlerStuck, Item, StoreLost
+from bothends.worker.deliveries import Delivery, problem_failure, read
+from bothends.worker.floor import Delivered, Failed, Floor, HandlerStuck, Item, StoreLost
 from bothends.worker.forwarding import Forwarder, due_s
 from bothends.worker.inbox import Batch
 from bothends.worker.parking import Drain
@@ -33,7 +33,21 @@ _BACKOFF_FIRST_S, _BACKOFF_CAP_S = 0.05, 1.0
 _SHRINK, _GROW = 0.7, 1.02
 """The size of a slot's batches, after one that met a lock, and after one that did not: it stays where one of twenty does.
 Smaller costs more in COMMITs, larger more in what is run again; four workers on 1,000 rows were best at 24."""
+_FAILED = frozenset({Outcome.PARKED, Outcome.FORWARDED, Outcome.DEAD})
 _log = logs.get("worker")
+
+
+def failed_of(consumer: str, delivery: Delivery) -> Failed | None:
+    """What is told of a message that did not end well; None for one that only waits behind another."""
+    failure = delivery.failure
+    if failure is None and delivery.problem is not None:
+        failure = problem_failure(delivery, hold=False)
+    if failure is None or delivery.outcome is None:
+        return None
+    return Failed(
+        consumer, delivery.outcome.value, delivery.message.type if delivery.message is not None else "",
+        delivery.name[1], failure.attempts, failure.reason, failure.error, failure.fingerprint,
+    )
 
 
 class Slot:
@@ -249,6 +263,9 @@ class Slot:
         if counts:
             floor.count(counts)
             floor.observe(Delivered(floor.the_plan.consumer.name, dict(counts), seconds))
+        for delivery in deliveries:
+            if delivery.outcome in _FAILED and (failed := failed_of(floor.the_plan.consumer.name, delivery)) is not None:
+                floor.observe(failed)
         self._resize(work)
 
     def _hand_on(self, batch: Batch) -> None:
