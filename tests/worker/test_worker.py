@@ -75,7 +75,7 @@ def test_each_failed_run_is_told_with_its_error(desk: Desk, broker: Broker) -> N
     desk.declare(handler, retry=Retry(attempts=2, first_s=0.05, then="hold"))
     publish(broker, desk, [("1", "k"), ("2", "k"), ("3", "other")])
     with working(desk, broker, observe=told.append):
-        until(lambda: bool(desk.rows("id", "dead_letters")) and any(isinstance(t, Failed) and t.outcome == "dead" for t in told))
+        until(lambda: any(isinstance(record, Failed) and record.outcome == "dead" for record in told))
         until(lambda: desk.effects() == ["3"])
     failed = [record for record in told if isinstance(record, Failed)]
     assert [(f.id, f.outcome, f.attempts) for f in failed] == [("1", "parked", 1), ("1", "dead", 2)]
