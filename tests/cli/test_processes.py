@@ -204,3 +204,13 @@ def test_a_wrong_configuration_ends_with_2_and_one_line(project: Project) -> Non
     adopted = project.start("relay", "--broker", "embedded:///other.db", "--adopt")
     adopted.ready(1)
     adopted.stop()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("command", ["relay", "work", "run"])
+def test_a_database_without_our_tables_ends_with_2_and_says_what_makes_them(project: Project, command: str) -> None:
+    bare = project.start(command, BOTHENDS_DATABASE_URL=f"sqlite:///{project.folder}/bare.db")
+    assert bare.process.wait(60) == 2
+    said = bare.log.read_text()
+    assert "bothends schema apply" in said
+    assert "Traceback" not in said

@@ -75,6 +75,7 @@ class Roles:
             if self._counts_s:
                 members.append(Member("tally", self._tally.run, helps=True))
             stack.callback(self._tally.flush)
+            await asyncio.to_thread(self._check_schemas)
             await asyncio.to_thread(self._check_topics)
             yield Crew(members, changed, describes)
 
@@ -167,6 +168,23 @@ class Roles:
             if service.lifespan is not None:
                 resources[service.name] = await stack.enter_async_context(service.lifespan())
         return resources
+
+    def _check_schemas(self) -> None:
+        """Tables that are not there, or older than this package, no restart will make. A database that is away is waited
+        for, and one that is newer is what a rollout begins with."""
+        from bothends.stores.schema import status
+
+        for store in self._stores.values():
+            try:
+                found = status(store)
+            except Exception as error:
+                _log.debug("the schema could not be looked at", exc_info=error)
+                continue
+            if found.version < found.latest:
+                raise ConfigError(
+                    f"{mask(store.url)} has {f'schema version {found.version}' if found.version else 'no tables of ours'}, "
+                    f"this package needs version {found.latest}: run `bothends schema apply` for this application"
+                )
 
     def _check_topics(self) -> None:
         for service in self._app.services:
