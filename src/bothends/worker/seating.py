@@ -134,6 +134,8 @@ def transaction_of(connection: Connection | AsyncConnection) -> TransactionIs:
     pgconn = getattr(connection.driver, "pgconn", None)
     if pgconn is None:
         return TransactionIs.OPEN if connection.in_transaction() else TransactionIs.ENDED
+    if pgconn.pipeline_status:  # a handler has not left it: what it asked may have failed without its knowing
+        return TransactionIs.FAILED
     return _STATES.get(pgconn.transaction_status, TransactionIs.FAILED)
 
 

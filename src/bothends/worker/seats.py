@@ -65,10 +65,21 @@ class Seat(Seating):
                 connection.close()
 
     def drive(self, acts: Acts[None]) -> None:
-        """Carries out ``acts``. Raises StoreUnavailable, Released."""
+        """Carries out ``acts``. Raises StoreUnavailable, Released.
+
+        After anything but an orderly end the next run begins on a new connection to PostgreSQL: on this one a transaction
+        may be open, or a handler may have left it (``SET ROLE``, a pipeline) so that our statements fail.
+        """
         with self.sharing():
             self.connect()
-            drive(acts, self)
+            try:
+                drive(acts, self)
+            except Released:
+                raise
+            except BaseException:
+                if self._is_postgresql:
+                    self.close()
+                raise
 
     def perform(self, act: Act) -> Any:
         connection = self.connection
@@ -95,6 +106,8 @@ class Seat(Seating):
             self._ending(connection)
             connection.rollback()
             self._leave()
+            if not connection.usable():
+                self.close()  # what a handler left running may hold the driver's lock for ever
         elif act is Do.FENCE:
             self._fence()
         elif act is Do.QUIET:
@@ -259,11 +272,34 @@ class AsyncSeat(Seating):
             guard.close()  # aiosqlite takes a refused close for a done one, and forgets what lies underneath
 
     async def drive(self, acts: Acts[None]) -> None:
+        """As ``Seat.drive``."""
         self._loop = asyncio.get_running_loop()
         await self.connect()
-        await drive_async(acts, self)
+        try:
+            await drive_async(acts, self)
+        except Released:
+            raise
+        except BaseException:
+            if self._is_postgresql:
+                await self.close()
+            raise
 
     async def perform(self, act: Act) -> Any:
+        try:
+            return await self._perform(act)
+        except asyncio.CancelledError as error:
+            if not self.cancelled:
+                raise
+            raise self._released() from error
+
+    def _released(self) -> Released:
+        """What a cancellation from outside means for the acts, which roll back; the task itself goes on to do so."""
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        return Released("the process is stopping, or the partition was given up")
+
+    async def _perform(self, act: Act) -> Any:
         connection = self.connection
         if connection is None:
             return without_connection(act)
@@ -288,6 +324,8 @@ class AsyncSeat(Seating):
             self._ending(connection)
             await connection.rollback()
             await self._leave()
+            if not connection.usable():
+                await self.close()
         elif act is Do.FENCE:
             self._fence()
         elif act is Do.QUIET:
@@ -379,10 +417,7 @@ class AsyncSeat(Seating):
             return HandlerTimeout(f"the handler ran longer than timeout_s={timeout_s:g}") if limit.expired() else error
         except asyncio.CancelledError as error:
             if self.cancelled:
-                task = asyncio.current_task()
-                if task is not None:
-                    task.uncancel()
-                raise Released("the process is stopping, or the partition was given up") from error
+                raise self._released() from error
             return error
         except BaseException as error:
             return error

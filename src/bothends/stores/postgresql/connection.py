@@ -33,10 +33,18 @@ def dsn(url: str) -> str:
 
 
 def _arguments(url: str, name: str) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"autocommit": True, "application_name": name[:63]}
+    # The encoding is ours: what goes in arrays and onto the wire is UTF-8, whatever the role, the database or PGCLIENTENCODING
+    # say.
+    arguments: dict[str, Any] = {"autocommit": True, "application_name": name[:63], "client_encoding": "UTF8"}
     if "connect_timeout" not in url:
         arguments["connect_timeout"] = CONNECT_TIMEOUT_S
     return arguments
+
+
+def _is_amid(driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether somebody began a COPY, a stream or a pipeline here, and has not ended it: a ROLLBACK would wait for that."""
+    pgconn = driver.pgconn
+    return bool(pgconn.pipeline_status) or pgconn.transaction_status == TransactionStatus.ACTIVE
 
 
 def _check(status: TransactionStatus) -> None:
@@ -100,6 +108,9 @@ class PostgresqlConnection:
     def rollback(self) -> None:
         if self.driver.closed or not self.in_transaction():
             return
+        if _is_amid(self.driver):
+            self.driver.close()
+            return
         try:
             self._cursor.execute("rollback")
         except psycopg.OperationalError:
@@ -151,6 +162,9 @@ class PostgresqlAsyncConnection:
 
     async def rollback(self) -> None:
         if self.driver.closed or not self.in_transaction():
+            return
+        if _is_amid(self.driver):
+            await self.driver.close()
             return
         try:
             await self._cursor.execute("rollback")
