@@ -15,7 +15,8 @@ from bothends.stores.postgresql.admin import PostgresqlAdmin
 from bothends.stores.steps import Steps
 
 __all__ = [
-    "LIST_MAX", "Filter", "Letter", "body_of", "discard", "edit", "groups", "let_key_go", "letters", "locked", "show",
+    "LIST_MAX", "Filter", "Letter", "body_of", "discard", "edit", "expect", "groups", "let_key_go", "letters", "locked",
+    "show",
 ]
 
 LIST_MAX = 10_000
@@ -109,6 +110,22 @@ def letters(admin: PostgresqlAdmin, wanted: Filter, *, limit: int = 100, after: 
         f"select {_COLUMNS} from {{s}}.dead_letters d join {{s}}.consumers c on c.id = d.consumer "
         f"where {' and '.join(where)} order by d.position, d.id limit :limit", **params)
     return [_letter(row) for row in found.rows]
+
+
+def expect(admin: PostgresqlAdmin, ids: Sequence[int], consumer: str | None = None) -> Steps[None]:
+    """Raises NotThere for the first number that is no dead letter, whatever its state, or that is another consumer's."""
+    for start in range(0, len(ids), 500):
+        part = ids[start:start + 500]
+        params: dict[str, Any] = {}
+        found = yield admin.sql(
+            f"select d.id, c.name from {{s}}.dead_letters d join {{s}}.consumers c on c.id = d.consumer "
+            f"where d.id in ({listed(params, 'id', part)})", **params)
+        owners = dict(found.rows)
+        for number in part:
+            if number not in owners:
+                raise NotThere(f"there is no dead letter {number}; `bothends dead list` shows them")
+            if consumer is not None and owners[number] != consumer:
+                raise NotThere(f"dead letter {number} is not of {consumer}; it is of {owners[number]}: name that one")
 
 
 def groups(admin: PostgresqlAdmin, consumer: str | None = None, limit: int = 100) -> Steps[list[dict[str, Any]]]:

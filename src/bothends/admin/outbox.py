@@ -3,9 +3,10 @@ an operator leaves a request, which that relay carries out; it stays until a rel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from bothends.admin.acts import Act, NotThere, Refused, audit
+from bothends.admin.acts import Act, NotThere, Refused, audit, listed
 from bothends.admin.keytext import shown
 from bothends.core.hashing import content_hash
 from bothends.stores.postgresql.admin import PostgresqlAdmin
@@ -14,6 +15,7 @@ from bothends.stores.steps import Steps
 __all__ = ["dead", "keys", "replace", "request", "request_key"]
 
 Request = Literal["retry", "skip", "discard"]
+_NAMED_MAX = 10_000
 _COLUMNS = ("seq", "id", "source", "type", "topic", "key", "state", "attempts", "reason", "error", "request", "at",
             "next_at")
 
@@ -25,12 +27,18 @@ def _rows(found: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
     return rows
 
 
-def dead(admin: PostgresqlAdmin, *, limit: int = 100) -> Steps[list[dict[str, Any]]]:
-    """Events given up on, in order."""
+def dead(admin: PostgresqlAdmin, *, seqs: Sequence[int] = (), limit: int = 100) -> Steps[list[dict[str, Any]]]:
+    """Events given up on, in order. With ``seqs`` these alone, at most 10,000; NotThere for one that is none of them."""
+    params: dict[str, Any] = {"limit": len(seqs) or limit}
+    names = listed(params, "seq", seqs[:_NAMED_MAX])
     found = yield admin.sql(
         "select seq, id, source, type, topic, key, state, attempts, reason, error, owner_request, {at:held_at}, "
-        "{at:next_at} from {s}.held where state = 'dead' order by seq limit :limit", limit=limit)
-    return _rows(found.rows)
+        f"{{at:next_at}} from {{s}}.held where state = 'dead' {f'and seq in ({names})' if names else ''} "
+        "order by seq limit :limit", **params)
+    rows = _rows(found.rows)
+    if missing := sorted(set(seqs) - {row["seq"] for row in rows}):
+        raise NotThere(f"no event {missing[0]} is dead in the outbox; `bothends dead list --outbox` shows them")
+    return rows
 
 
 def keys(admin: PostgresqlAdmin, *, limit: int = 100) -> Steps[list[dict[str, Any]]]:

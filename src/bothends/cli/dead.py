@@ -18,7 +18,7 @@ from bothends.admin import outbox
 from bothends.admin.dead import LIST_MAX, Filter, body_of, discard, edit, groups, letters, show
 from bothends.admin.redrive import redrive
 from bothends.cli import redriving
-from bothends.cli.desk import AppOption, By, Database, Desk, Json, Reason, ServiceOption, Yes, act, desk
+from bothends.cli.desk import AppOption, By, Database, Desk, Json, Reason, ServiceOption, Yes, act, desk, has_run
 from bothends.cli.output import WrongUse, as_json, ask, duration, fields, say, table
 
 __all__ = ["app"]
@@ -64,7 +64,7 @@ def list_(
             admin = database.store.admin
             if outbox_:
                 rows += [{"service": database.name, **row} for row in database.ask(outbox.dead(admin, limit=limit))]
-            elif not redriving.known(database, name):
+            elif name is not None and not has_run(database, name):
                 continue
             elif group:
                 rows += database.ask(groups(admin, name, limit))

@@ -22,6 +22,7 @@ from bothends.urls import mask
 
 __all__ = [
     "AppArgument", "AppOption", "By", "Database", "Desk", "Json", "Reason", "ServiceOption", "Yes", "desk",
+    "has_run",
 ]
 
 T = TypeVar("T")
@@ -41,6 +42,16 @@ class Database:
     def act(self, make: Callable[[], Steps[T]]) -> T:
         """Changes something, in one transaction."""
         return in_transaction(self.connection, make)
+
+
+def has_run(database: Database, consumer: str) -> bool:
+    """Whether a consumer of that full name has ever run on this database: before that it has nothing to list."""
+
+    def look() -> Steps[bool]:
+        found = yield database.store.admin.sql("select 1 from {s}.consumers where name = :name", name=consumer)
+        return bool(found.rows)
+
+    return database.ask(look())
 
 
 class Desk:
@@ -92,17 +103,26 @@ class Desk:
         return broker
 
     def consumer(self, name: str) -> tuple[Service, str]:
-        """The service of a consumer, and the consumer's full name (with the environment's prefix). ``stock`` is enough
-        where only one service has it."""
-        owner, dot, _ = name.partition(".")
-        if dot:
-            service = self.app.service(owner)
-        else:
-            having = [s for s in self.app.services if name in s.consumers]
-            if len(having) != 1:
-                raise ConfigError(f"no single service has a consumer {name!r}; write service.consumer")
-            service, name = having[0], f"{having[0].name}.{name}"
-        return service, self.app.settings[service.name].group_prefix + name
+        """The service of a consumer, and the consumer's full name, with the environment's prefix: the name that tables
+        and findings show, which is understood as well as the one in the code. ``stock`` is enough where only one service
+        has it. A consumer that the code no longer has is known by its rows. ConfigError for a name that is neither."""
+        declared = [
+            (service, short, self.app.settings[service.name].group_prefix + consumer.name)
+            for service in self.app.services for short, consumer in service.consumers.items()]
+        found = [(service, full) for service, short, full in declared if name in (full, f"{service.name}.{short}")]
+        found = found or [(service, full) for service, short, full in declared if name == short]
+        if len(found) > 1:
+            names = ", ".join(full for _, full in found)
+            raise ConfigError(f"several services have a consumer {name!r}; write which: {names}")
+        if found:
+            return found[0]
+        for service in self.app.services:
+            prefix = self.app.settings[service.name].group_prefix
+            for full in (name, prefix + name):
+                if full.startswith(f"{prefix}{service.name}.") and has_run(self.database(service), full):
+                    return service, full
+        there = ", ".join(full for _, _, full in declared) or "none"
+        raise ConfigError(f"{self.app.name} has no consumer {name!r}, and none of that name has run; write one of: {there}")
 
     def close(self) -> None:
         for database in self._databases.values():

@@ -11,9 +11,8 @@ from bothends.admin import keys as acts
 from bothends.admin import outbox
 from bothends.admin.keytext import parse
 from bothends.cli.dead import ConsumerOption, Limit, OutboxOption, _read_body
-from bothends.cli.desk import AppOption, By, Database, Desk, Json, Reason, ServiceOption, Yes, act, desk
+from bothends.cli.desk import AppOption, By, Database, Desk, Json, Reason, ServiceOption, Yes, act, desk, has_run
 from bothends.cli.output import WrongUse, as_json, ask, duration, fields, say, table
-from bothends.cli.redriving import known
 
 __all__ = ["app"]
 
@@ -51,7 +50,7 @@ def list_(
             for name in names:
                 owner, full = found.consumer(name)
                 database = found.database(owner)
-                if known(database, full):
+                if has_run(database, full):
                     rows += database.ask(acts.keys(database.store.admin, full, limit=limit))
     if json:
         as_json(rows)

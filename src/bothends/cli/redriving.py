@@ -12,15 +12,14 @@ import typer
 
 from bothends.admin import outbox as outbox_acts
 from bothends.admin.acts import Act, Refused
-from bothends.admin.dead import Filter, Letter
+from bothends.admin.dead import Filter, Letter, expect
 from bothends.admin.dead import letters as find
 from bothends.admin.overtaken import Sorted, sort
 from bothends.admin.redrive import decision, outcomes, redrive
-from bothends.cli.desk import Database, Desk
+from bothends.cli.desk import Database, Desk, has_run
 from bothends.cli.output import as_json, ask, complain, progress, say
-from bothends.stores.steps import Steps
 
-__all__ = ["Plan", "known", "letters", "outbox"]
+__all__ = ["Plan", "letters", "outbox"]
 
 _LOOK_S = 0.25
 
@@ -39,23 +38,12 @@ class Plan:
     limit: int = 10_000
 
 
-def known(database: Database, consumer: str | None) -> bool:
-    """Whether the consumer has ever run: before that it has nothing to list."""
-    if consumer is None:
-        return True
-
-    def look() -> Steps[bool]:
-        found = yield database.store.admin.sql("select 1 from {s}.consumers where name = :name", name=consumer)
-        return bool(found.rows)
-
-    return database.ask(look())
-
-
 def letters(desk: Desk, database: Database, plan: Plan, who: Act, *, yes: bool, json: bool) -> None:
     """Redrives what the plan names. Exit 1 where it stopped because too many failed again."""
     decisions = {made.name: made for made in map(decision, plan.effects)}
     admin = database.store.admin
-    if not known(database, plan.consumer):
+    database.ask(expect(admin, plan.wanted.ids, plan.consumer))
+    if plan.consumer is not None and not has_run(database, plan.consumer):
         chosen: list[Letter] = []
     else:
         chosen = database.ask(find(admin, replace(plan.wanted, consumer=plan.consumer), limit=plan.limit))
@@ -180,10 +168,7 @@ def _wait(database: Database, plan: Plan, results: _Results) -> None:
 def outbox(database: Database, seqs: Sequence[int], who: Act, *, yes: bool, json: bool, dry_run: bool) -> None:
     """Asks the relays to publish dead events again: those given, or all."""
     admin = database.store.admin
-    rows = database.ask(outbox_acts.dead(admin, limit=10_000))
-    chosen = [row["seq"] for row in rows if not seqs or row["seq"] in seqs]
-    if missing := sorted(set(seqs) - set(chosen)):
-        complain(f"not dead in this outbox: {', '.join(map(str, missing))}")
+    chosen = [row["seq"] for row in database.ask(outbox_acts.dead(admin, seqs=seqs, limit=10_000))]
     if dry_run:
         as_json({"total": len(chosen), "dry_run": True}) if json else say(f"{len(chosen)} dead events")
         return
