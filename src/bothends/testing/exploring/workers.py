@@ -72,7 +72,7 @@ class _Bell:
 class _UntilIdle(threading.Event):
     """Set as soon as nothing is due; waiting is time passing. Raises Runaway where that never comes."""
 
-    LOOKS_MAX = 2_000
+    LOOKS_MAX = 400
 
     def __init__(self, idle: Callable[[], bool], clock: Clock) -> None:
         super().__init__()

@@ -83,7 +83,7 @@ class World:
         self._files = frozenset(file for module in found if (file := getattr(module, "__file__", None)))
         self._chance.seed(self.seed)
         url = self.url or memory_url()  # named before the dice are loaded: no two explorations share one
-        with _quiet(), installed(self.clock, self._chance, found), databases.opened(self.services, url, self) as database:
+        with installed(self.clock, self._chance, found), _quiet(), databases.opened(self.services, url, self) as database:
             self._database = database
             self._memory = Memory(found, self.services)
             with database.session() as session:
