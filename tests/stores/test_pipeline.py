@@ -132,7 +132,7 @@ def test_the_asynchronous_connection_does_the_same(postgresql_url: str) -> None:
 
 
 def test_begin_and_commit_are_what_they_say() -> None:
-    assert (BEGIN.text, COMMIT.text) == ("begin", "commit")
+    assert (BEGIN.text, COMMIT.text) == ("begin isolation level read committed", "commit")
 
 
 _TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)

@@ -91,7 +91,7 @@ class PostgresqlConnection:
             return self.driver.wait(self._pipeline.ask(statements))
 
     def begin(self) -> None:
-        self._cursor.execute("begin")
+        self._cursor.execute(BEGIN.text)
 
     def begin_with(self, first: Sql, /) -> Result:
         return self._at_once([BEGIN, first])[1]
@@ -146,7 +146,7 @@ class PostgresqlAsyncConnection:
             return await self.driver.wait(self._pipeline.ask(statements))
 
     async def begin(self) -> None:
-        await self._cursor.execute("begin")
+        await self._cursor.execute(BEGIN.text)
 
     async def begin_with(self, first: Sql, /) -> Result:
         return (await self._at_once([BEGIN, first]))[1]

@@ -18,7 +18,8 @@ from bothends.stores.steps import Result, Sql, translate
 
 __all__ = ["BEGIN", "COMMIT", "Pipeline"]
 
-BEGIN, COMMIT = Sql("begin"), Sql("commit")
+# By name: admission rests on statements that see what was committed before them, whatever a role has as its default.
+BEGIN, COMMIT = Sql("begin isolation level read committed"), Sql("commit")
 _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 

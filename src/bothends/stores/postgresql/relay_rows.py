@@ -26,6 +26,8 @@ __all__ = ["FIELDS", "RowSteps", "columns_of"]
 FIELDS = "id, source, type, topic, key, body, content_type, time, version, attributes, headers"
 """What is copied from the outbox to ``held`` and ``delayed``."""
 
+UNREAD_MS = 2000
+"""How long the server waits for a client that does not read a page; then it ends the connection."""
 _BYTES = frozenset({"id", "time"})
 _SEQ, _BODY = 1, 9
 
@@ -103,11 +105,12 @@ class RowSteps:
 
 @lru_cache(maxsize=256)
 def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: bool) -> str:
-    # set_config is parallel-unsafe: so no part of the statement runs in parallel workers, and rows keep their order.
+    # set_config is parallel-unsafe: so no part of the statement runs in parallel workers, and rows keep their order. What it
+    # sets is for this statement: a relay that is frozen before it has read its page must not pin the database's horizon.
     parts = [
         "select -1, last_value, 0::smallint, 0, null::varchar, pg_current_snapshot()::text, "
-        "set_config('bothends.fetch', '1', true), null::text, null::bytea, null::bytea, null::text, null::varchar, 0, "
-        "null::text, null::bytea "
+        f"set_config('tcp_user_timeout', '{UNREAD_MS}', true), null::text, null::bytea, null::bytea, null::text, "
+        "null::varchar, 0, null::text, null::bytea "
         f"from {s}.outbox_seq"
     ]
     held = (
