@@ -300,6 +300,7 @@ class Pipeline:
                 break
         broken = self._publisher.broken() if self._publisher is not None else None
         self.abandon()
+        self._ahead = None  # what is held from here on is not in it
         failure, self.failure = self.failure, None
         while self._settle():
             pass
