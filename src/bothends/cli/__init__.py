@@ -16,6 +16,7 @@ __all__ = ["build", "main", "run"]
 
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 1, 2, 130
 
+_LOOK_AT = {Blame.BROKER: "see that the broker is up, and that `bothends config` shows the right URL"}
 _COMMANDS = {
     "relay": "processes", "work": "processes", "run": "processes", "status": "status", "trace": "status",
     "config": "status", "health": "health", "init": "init", "purge": "purge", "check": "check",
@@ -114,5 +115,5 @@ def _wrong_use(error: Exception) -> int | None:
 
 def _ours(error: BothendsError) -> int:
     what, _, fix = str(error).partition("; ")
-    complain(what, fix or None)
+    complain(what, fix or _LOOK_AT.get(error.blame))
     return EXIT_FAILED if error.blame in (Blame.DATABASE, Blame.BROKER, Blame.PLACE) else EXIT_WRONG_USE

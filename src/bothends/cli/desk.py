@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_PING_S = 2.0
+
 
 @dataclass(eq=False)
 class Database:
@@ -59,6 +61,7 @@ class Desk:
         self.app = app
         self._databases: dict[tuple[str, str], Database] = {}
         self._brokers: dict[str, Broker] = {}
+        self._answering: set[str] = set()
 
     def database(self, service: Service) -> Database:
         """The service's database. ConfigError where our tables are missing."""
@@ -93,14 +96,20 @@ class Desk:
             self._brokers[url] = open_broker(url)
         return self._brokers[url]
 
+    def answering_broker(self, service: Service) -> Broker:
+        """The broker, known to answer. PublishError within two seconds: its other requests are more patient."""
+        broker = self.broker(service)
+        if broker.url not in self._answering:
+            broker.ping(_PING_S)
+            self._answering.add(broker.url)
+        return broker
+
     def broker_or_none(self, service: Service) -> Broker | None:
         """The broker if it is configured and answers within two seconds: for numbers that can be left out."""
         try:
-            broker = self.broker(service)
-            broker.ping(2.0)
+            return self.answering_broker(service)
         except (ConfigError, PublishError):
             return None
-        return broker
 
     def consumer(self, name: str) -> tuple[Service, str]:
         """The service of a consumer, and the consumer's full name, with the environment's prefix: the name that tables

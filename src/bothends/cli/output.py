@@ -16,7 +16,7 @@ from bothends.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["WrongUse", "as_json", "ask", "complain", "duration", "fields", "progress", "say", "table"]
+__all__ = ["WrongUse", "as_json", "ask", "complain", "duration", "fields", "note", "progress", "say", "table"]
 
 
 class WrongUse(ConfigError):
@@ -50,6 +50,13 @@ def complain(what: str, fix: str | None = None) -> None:
     console.print(f"[bold red]error:[/] {escape(what)}")
     if fix:
         console.print(f"  [bold]do:[/] {escape(fix)}")
+
+
+def note(text: str) -> None:
+    """What is good to know, on stderr: the command goes on without it."""
+    from rich.markup import escape
+
+    _console(error=True).print(escape(f"note: {text}"))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing") -> None:
