@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from bothends.stores import Store, open_store
 from bothends.stores.steps import Result, Sql
+from bothends.worker.async_seats import AsyncSeat
 from bothends.worker.inbox import Batch
-from bothends.worker.seats import AsyncSeat, Seat
+from bothends.worker.seats import Seat
 from tests.conftest import fresh_database
 from tests.worker.conftest import Desk, Placed, prepared
 
@@ -73,6 +75,24 @@ def test_what_a_handler_leaves_running_is_its_own_failure(desk: Desk, what: str)
     assert desk.effects() == ["1", "3"]
     assert settle(seat, Batch(seat.plan, desk.read(desk.record("4", "d")))) == ["processed"]
     seat.close()
+
+
+def test_a_sign_of_life_under_way_is_waited_for_and_charged_to_nobody(desk: Desk) -> None:
+    """A keeper speaks for a long transaction from its own thread; the handler may return in that moment."""
+    threads: list[threading.Thread] = []
+
+    def handler(event: Placed, ctx: Any) -> None:
+        desk.note(ctx)
+        driver = ctx.connection
+        threads.append(threading.Thread(target=lambda: driver.execute("select pg_sleep(0.2)")))
+        threads[-1].start()
+        while driver.info.transaction_status != psycopg.pq.TransactionStatus.ACTIVE:
+            threads[-1].join(0.001)
+
+    desk.declare(handler)
+    assert desk.deliver(desk.record("1", "a")) == ["processed"]
+    assert desk.attempts() == [("1", 1)]
+    threads[0].join()
 
 
 @pytest.mark.parametrize("setting", ["set role pg_read_all_data", "set default_transaction_read_only = on"])

@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from bothends import AsyncContext, ConfigError, Context, EffectNotAllowed, Retry
+from bothends.worker.async_seats import AsyncSeat
 from bothends.worker.inbox import Batch
-from bothends.worker.seats import AsyncSeat, check_middleware
+from bothends.worker.seating import check_middleware
 from bothends.worker.sessions import check_factory
 from tests.worker.conftest import Booked, Desk, Placed
 

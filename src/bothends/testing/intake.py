@@ -14,12 +14,14 @@ from bothends.service import Consumer
 from bothends.stores.inboxes import Lease
 from bothends.testing.clock import VirtualClock
 from bothends.testing.databases import Database
+from bothends.worker.async_seats import AsyncSeat
 from bothends.worker.deliveries import Delivery, read
 from bothends.worker.engine import Plan
 from bothends.worker.forwarding import Forwarder, due_s, retry_topic
 from bothends.worker.inbox import Batch
 from bothends.worker.parking import Drain
-from bothends.worker.seats import AsyncSeat, Seat, check_middleware
+from bothends.worker.seating import check_middleware
+from bothends.worker.seats import Seat
 from bothends.worker.sessions import check_factory
 
 __all__ = ["TAKE_MAX", "Intake"]

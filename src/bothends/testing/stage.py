@@ -19,7 +19,7 @@ from bothends.testing.graveyard import Dead, dead_of
 from bothends.testing.intake import Intake
 from bothends.testing.publishing import Publishing
 from bothends.worker.acts import Acts
-from bothends.worker.seats import AsyncSeat
+from bothends.worker.async_seats import AsyncSeat
 
 __all__ = ["Stage"]
 

@@ -33,7 +33,7 @@ from bothends.worker.floor import Floor, Item
 from bothends.worker.forwarding import Forwarder, retry_topic
 from bothends.worker.isolation import PROCESS, Isolation
 from bothends.worker.keeper import Keeper
-from bothends.worker.seats import check_middleware
+from bothends.worker.seating import check_middleware
 from bothends.worker.sessions import check_factory
 from bothends.worker.slots import Slot
 

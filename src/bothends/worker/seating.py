@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from bothends.worker.deliveries import Delivery
     from bothends.worker.engine import Plan
 
-__all__ = ["Seating", "check_middleware", "transaction_of", "without_connection"]
+__all__ = [
+    "Seating", "check_middleware", "signs_of_life_end", "signs_of_life_end_async", "transaction_of", "without_connection",
+]
 
 _STATES = {0: TransactionIs.ENDED, 2: TransactionIs.OPEN}
 """By libpq's numbers of IDLE and INTRANS; what is broken or failed is not listed."""
@@ -137,6 +139,19 @@ def transaction_of(connection: Connection | AsyncConnection) -> TransactionIs:
     if pgconn.pipeline_status:  # a handler has not left it: what it asked may have failed without its knowing
         return TransactionIs.FAILED
     return _STATES.get(pgconn.transaction_status, TransactionIs.FAILED)
+
+
+def signs_of_life_end(connection: Connection) -> None:
+    """Before the state of a transaction on PostgreSQL is judged: a keeper's statement may be under way there."""
+    from bothends.stores.postgresql.connection import come_to_rest
+
+    come_to_rest(connection.driver)
+
+
+async def signs_of_life_end_async(connection: AsyncConnection) -> None:
+    from bothends.stores.postgresql.connection import come_to_rest_async
+
+    await come_to_rest_async(connection.driver)
 
 
 def without_connection(act: Act) -> None:

@@ -19,12 +19,13 @@ from bothends.ports import Partition
 from bothends.stores.inboxes import Lease
 from bothends.telemetry import logs
 from bothends.worker.acts import Acts, Released
+from bothends.worker.async_seats import AsyncSeat
 from bothends.worker.deliveries import Delivery, problem_failure, read
 from bothends.worker.floor import Delivered, Failed, Floor, HandlerStuck, Item, StoreLost
 from bothends.worker.forwarding import Forwarder, due_s
 from bothends.worker.inbox import Batch
 from bothends.worker.parking import Drain
-from bothends.worker.seats import AsyncSeat, Seat
+from bothends.worker.seats import Seat
 
 __all__ = ["Slot"]
 

@@ -3,6 +3,7 @@ the command tag says whether a COMMIT committed."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,8 @@ except ImportError as error:  # pragma: no cover - the extras are installed in o
 __all__ = ["CONNECT_TIMEOUT_S", "PostgresqlAsyncConnection", "PostgresqlConnection", "connect", "connect_async", "dsn"]
 
 CONNECT_TIMEOUT_S = 5
+REST_S = 1.0
+"""A sign of life takes a round trip."""
 
 _IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR, TransactionStatus.ACTIVE)
 
@@ -45,6 +48,23 @@ def _is_amid(driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> 
     """Whether somebody began a COPY, a stream or a pipeline here, and has not ended it: a ROLLBACK would wait for that."""
     pgconn = driver.pgconn
     return bool(pgconn.pipeline_status) or pgconn.transaction_status == TransactionStatus.ACTIVE
+
+
+def come_to_rest(driver: psycopg.Connection[Any]) -> None:
+    """Waits for a statement that another thread has under way here: a sign of life. One that a handler has left running does
+    not end, and shows."""
+    if driver.info.transaction_status == TransactionStatus.ACTIVE and driver.lock.acquire(timeout=REST_S):
+        driver.lock.release()
+
+
+async def come_to_rest_async(driver: psycopg.AsyncConnection[Any]) -> None:
+    """``come_to_rest`` for coroutines."""
+    if driver.info.transaction_status == TransactionStatus.ACTIVE:
+        try:
+            await asyncio.wait_for(driver.lock.acquire(), REST_S)
+        except TimeoutError:
+            return
+        driver.lock.release()
 
 
 def _check(status: TransactionStatus) -> None:
@@ -97,11 +117,13 @@ class PostgresqlConnection:
         return self._at_once([BEGIN, first])[1]
 
     def commit(self) -> None:
+        come_to_rest(self.driver)
         _check(self.driver.info.transaction_status)
         self._cursor.execute("commit")
         _check_tag(self._cursor.statusmessage)
 
     def commit_with(self, gate: Sql, /) -> None:
+        come_to_rest(self.driver)
         _check(self.driver.info.transaction_status)
         _check_tag(self._at_once([gate, COMMIT])[1].tag)
 
@@ -152,11 +174,13 @@ class PostgresqlAsyncConnection:
         return (await self._at_once([BEGIN, first]))[1]
 
     async def commit(self) -> None:
+        await come_to_rest_async(self.driver)
         _check(self.driver.info.transaction_status)
         await self._cursor.execute("commit")
         _check_tag(self._cursor.statusmessage)
 
     async def commit_with(self, gate: Sql, /) -> None:
+        await come_to_rest_async(self.driver)
         _check(self.driver.info.transaction_status)
         _check_tag((await self._at_once([gate, COMMIT]))[1].tag)
 
@@ -202,5 +226,6 @@ async def connect_async(
 
 
 def _unavailable(error: psycopg.OperationalError) -> StoreUnavailable:
-    said = " ".join(str(error).split())
+    # A line each, without a full stop. The hint, whether a server is running there, is asked again by what follows.
+    said = ". ".join(line.strip(" \t.") for line in str(error).splitlines() if line.strip() and not line.endswith("?"))
     return StoreUnavailable(f"PostgreSQL cannot be used: {said}; is it up, and does `bothends config` show the right URL?")

@@ -30,12 +30,13 @@ from bothends.testing.exploring.brokers import ExploredBroker, name_of
 from bothends.testing.exploring.clock import Clock
 from bothends.testing.exploring.tape import Runaway, Tape
 from bothends.worker.acts import Acts, Call, Called, Do, Released
+from bothends.worker.async_seats import AsyncSeat
 from bothends.worker.deliveries import Delivery, read
 from bothends.worker.engine import Plan
 from bothends.worker.forwarding import Forwarder, due_s, retry_topic
 from bothends.worker.inbox import Batch
 from bothends.worker.parking import Drain
-from bothends.worker.seats import AsyncSeat, Seat
+from bothends.worker.seats import Seat
 
 __all__ = ["LEASE_S", "Intake", "Relaying", "is_outage"]
 
