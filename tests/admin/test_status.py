@@ -4,6 +4,7 @@ import pytest
 
 from bothends.admin import health
 from bothends.admin import status as module
+from bothends.admin.amounts import amount
 from bothends.admin.status import consumer_status, outbox_status
 from bothends.admin.trace import trace
 from bothends.ids import derived_id
@@ -48,7 +49,7 @@ def test_held_dead_and_delayed_are_told_apart(shelf: Shelf) -> None:
     assert (topics["a"]["dead"], topics["a"]["held"], topics["b"]["held"]) == (1, 1, 1)
     whats = [finding.what for finding in health.of_outbox("orders", found)]
     assert any("topic b is missing" in what for what in whats)
-    assert any("1 events of topic a are dead" in what for what in whats)
+    assert any("1 dead event of topic a" in what for what in whats)
 
 
 def test_a_live_relay_is_listed_and_a_dead_one_is_not(shelf: Shelf) -> None:
@@ -113,7 +114,7 @@ def test_consumers(shelf: Shelf) -> None:
     whats = " | ".join(f.what for f in health.of_consumer(stock))
     assert "2 dead letters of 2 kinds" in whats
     assert "team-stock" in whats
-    assert "1 keys are held" in whats
+    assert "1 key is held" in whats
     assert "newer event version" in whats
     assert health.of_consumer(idle) == []
 
@@ -138,3 +139,15 @@ def test_the_life_of_one_event(shelf: Shelf) -> None:
     assert found[2]["dead_letter"] == number
     assert found[3]["id"] == caused
     assert shelf.run(trace(shelf.admin, "nobody")) == []
+
+
+def test_one_is_not_many(shelf: Shelf) -> None:
+    assert [amount(n, "relay") for n in (0, 1, 2)] == ["0 relays", "1 relay", "2 relays"]
+    shelf.outbox(1)
+    shelf.letter("m1")
+    shelf.block(b"k2", "schema")
+    [outbox] = health.of_outbox("orders", shelf.run(outbox_status(shelf.admin)))
+    assert outbox.what == "1 event waits and no relay is alive"
+    dead, schema = health.of_consumer(shelf.run(consumer_status(shelf.admin))[0])
+    assert dead.what.startswith("1 dead letter of 1 kind, the oldest")
+    assert schema.what == "1 key waits for a worker that knows a newer event version"

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["amount"]
 
 
-def amount(count: int, noun: str) -> str:
-    """``1 relay``, ``2 relays``, ``0 relays``. For nouns whose plural only takes an s."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def amount(count: int, one: str, many: str | None = None) -> str:
+    """``1 relay``, ``2 relays``, ``0 relays``; ``many`` where it is not ``one`` with an s: ``key is held``, ``keys are
+    held``."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"

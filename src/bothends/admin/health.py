@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bothends.admin.amounts import amount
+
 __all__ = ["Finding", "of_consumer", "of_outbox"]
 
 WAITING_S = 60.0
@@ -22,7 +24,8 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
     found = []
     oldest = status["oldest_age_s"] or 0.0
     if status["waiting"] and not status["relays"]:
-        found.append(Finding(name, f"{status['waiting']} events wait and no relay is alive", "start `bothends relay`"))
+        found.append(Finding(name, f"{amount(status['waiting'], 'event waits', 'events wait')} and no relay is alive",
+                             "start `bothends relay`"))
     elif oldest > WAITING_S:
         found.append(Finding(name, f"the oldest event has waited {oldest:.0f} s", "`bothends status` shows the topic"))
     for relay in status["relays"]:
@@ -34,7 +37,7 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
             found.append(Finding(name, f"topic {topic['topic']} is missing, denied or without a leader",
                                  "`bothends topics check` says which; `bothends topics create` makes it"))
         if topic["dead"]:
-            found.append(Finding(name, f"{topic['dead']} events of topic {topic['topic']} are dead",
+            found.append(Finding(name, f"{amount(topic['dead'], 'dead event')} of topic {topic['topic']}",
                                  "`bothends dead list --outbox`"))
     return found
 
@@ -45,15 +48,15 @@ def of_consumer(status: Mapping[str, Any]) -> list[Finding]:
     found = []
     if status["dead"]:
         found.append(Finding(
-            name, f"{status['dead']} dead letters of {status['fingerprints']} kinds, the oldest "
+            name, f"{amount(status['dead'], 'dead letter')} of {amount(status['fingerprints'], 'kind')}, the oldest "
             f"{status['oldest_dead_age_s'] or 0:.0f} s old (owner: {owner})",
             f"`bothends dead list --group fingerprint --consumer {name}`"))
     if status["held_keys"]:
-        found.append(Finding(name, f"{status['held_keys']} keys are held behind a dead letter",
+        found.append(Finding(name, f"{amount(status['held_keys'], 'key is', 'keys are')} held behind a dead letter",
                              f"`bothends keys list --consumer {name}`"))
     if status["schema_keys"]:
-        found.append(Finding(name, f"{status['schema_keys']} keys wait for a worker that knows a newer event version",
-                             "deploy the newer worker"))
+        waits = amount(status["schema_keys"], "key waits", "keys wait")
+        found.append(Finding(name, f"{waits} for a worker that knows a newer event version", "deploy the newer worker"))
     if status["paused"]:
         found.append(Finding(name, "the consumer is paused", f"`bothends consumers resume {name}`"))
     return found

@@ -72,8 +72,9 @@ class Desk:
             connection = store.connect(name="bothends cli")
             self._databases[key] = Database(service.name, store, connection)
             if not connection.execute(store.admin.exists()).rows[0][0]:
+                where = f" (schema {service.schema})" if store.dialect == "postgresql" else ""
                 raise ConfigError(
-                    f"{mask(url)} has no tables of bothends (schema {service.schema}); "
+                    f"{mask(url)} has no tables of bothends{where}; "
                     f"run `bothends schema apply {self.app.name}`")
         return self._databases[key]
 

@@ -12,6 +12,7 @@ import typer
 
 from bothends.admin import outbox as outbox_acts
 from bothends.admin.acts import Act, Refused
+from bothends.admin.amounts import amount
 from bothends.admin.dead import Filter, Letter, expect
 from bothends.admin.dead import letters as find
 from bothends.admin.overtaken import Sorted, sort
@@ -170,10 +171,10 @@ def outbox(database: Database, seqs: Sequence[int], who: Act, *, yes: bool, json
     admin = database.store.admin
     chosen = [row["seq"] for row in database.ask(outbox_acts.dead(admin, seqs=seqs, limit=10_000))]
     if dry_run:
-        as_json({"total": len(chosen), "dry_run": True}) if json else say(f"{len(chosen)} dead events")
+        as_json({"total": len(chosen), "dry_run": True}) if json else say(amount(len(chosen), "dead event"))
         return
     if chosen:
-        ask(f"Publish {len(chosen)} dead events again?", yes)
+        ask(f"Publish {amount(len(chosen), 'dead event')} again?", yes)
     asked = sum(database.act(partial(outbox_acts.request, admin, seq, "retry", who)) for seq in chosen)
     if json:
         as_json({"total": len(chosen), "requested": asked})

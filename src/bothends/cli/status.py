@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bothends.admin import trace as acts
+from bothends.admin.amounts import amount
 from bothends.cli.desk import AppArgument, AppOption, Json, ServiceOption, desk
 from bothends.cli.numbers import read
 from bothends.cli.output import as_json, duration, say, table
@@ -36,15 +37,16 @@ def status(
             continue
         plus = "+" if outbox["at_least"] else ""
         say(f"outbox {outbox['name']}: {outbox['waiting']}{plus} waiting, {outbox['held']} held, {outbox['dead']} dead, "
-            f"{outbox['delayed']} delayed; in {outbox['in_per_s']}/s, out {outbox['out_per_s']}/s, {_drained(outbox)}; "
-            f"{len(outbox['relays'])} relays")
+            f"{outbox['delayed']} delayed; in {outbox['in_per_s']}/s, out {outbox['out_per_s']}/s, "
+            f"{_drained(outbox, outbox['held'])}; {amount(len(outbox['relays']), 'relay')}")
         table(("topic", "waiting", "oldest", "held", "dead"),
               [[t["topic"], t["waiting"], duration(t["oldest_age_s"]), t["held"], t["dead"]] for t in outbox["topics"]],
               empty="  nothing waits")
     say()
     table(("consumer", "lag", "handled/s", "drained", "parked keys", "parked", "held", "dead", "oldest dead", "owner"),
-          [[c["consumer"], c["lag"], c["processed_per_s"], _drained(c), c["parked_keys"], c["parked"], c["held_keys"],
-            c["dead"], duration(c["oldest_dead_age_s"]), c["owner"]] for c in numbers["consumers"]],
+          [[c["consumer"], c["lag"], c["processed_per_s"], _drained(c, c["parked"] or c["held_keys"]), c["parked_keys"],
+            c["parked"], c["held_keys"], c["dead"], duration(c["oldest_dead_age_s"]), c["owner"]]
+           for c in numbers["consumers"]],
           empty="consumers: not known" if any("error" in o for o in numbers["outboxes"]) else "no consumer has run yet")
     said = {f"{outbox['name']}: {outbox['error']}" for outbox in numbers["outboxes"] if "error" in outbox}
     for problem in numbers["problems"]:
@@ -52,10 +54,13 @@ def status(
             say(problem)
 
 
-def _drained(numbers: dict[str, Any]) -> str:
+def _drained(numbers: dict[str, Any], kept: int) -> str:
+    """When what can be read will have been. What is kept back, parked or held, has no such time."""
     left = numbers["drain_s"]
     if left is None:
         return "not draining"
+    if left == 0 and kept:
+        return "not drained"
     return "drained" if left == 0 else f"drained in {duration(left)}"
 
 

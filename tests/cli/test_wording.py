@@ -1,0 +1,54 @@
+"""What status and errors say is so: nothing is drained that is kept back, one is not many, errors read as sentences."""
+
+import re
+
+import pytest
+
+from tests.admin.shelf import Shelf
+from tests.cli.conftest import Cli
+
+
+def test_an_outbox_with_held_events_is_not_drained(bothends: Cli, shelf: Shelf) -> None:
+    assert ", drained; 0 relays" in bothends("status")
+    shelf.relay("one", left_s=60)
+    shelf.held(1, "place")
+    assert ", not drained; 1 relay\n" in bothends("status")
+    shelf.sql("update {s}.held set state = 'dead'")  # given up on: nothing is left to be done
+    assert ", drained; 1 relay\n" in bothends("status")
+
+
+def test_a_consumer_with_parked_messages_is_not_drained(bothends: Cli, shelf: Shelf) -> None:
+    bothends("topics", "create")
+    shelf.consumer()
+    shelf.sql("update {s}.consumers set topics = '[\"orders.events\"]'")
+
+    def drained() -> str:
+        header, row = (line.split("\t") for line in bothends("status").splitlines()[-2:])
+        return dict(zip(header, row, strict=True))["drained"]
+
+    assert drained() == "drained"
+    shelf.block(b"k1", "retrying")
+    shelf.parked("m1")
+    assert drained() == "not drained"
+    shelf.sql("delete from {s}.parked")
+    shelf.sql("update {s}.blocked_keys set state = 'held'")
+    assert drained() == "not drained"
+
+
+def test_a_schema_is_named_only_where_there_are_schemas(
+    bothends: Cli, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bothends("dead", "list", status=2)
+    assert "error: sqlite:///shop.db has no tables of bothends\n" in bothends.err
+    monkeypatch.setenv("BOTHENDS_DATABASE_URL", pg_database)
+    bothends("dead", "list", status=2)
+    assert "has no tables of bothends (schema bothends)\n" in bothends.err
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1:1/none", "/none?host=/not/there"])
+def test_a_database_that_is_away_is_two_sentences(bothends: Cli, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setenv("BOTHENDS_DATABASE_URL", f"postgresql://{where}")
+    bothends("dead", "list", status=1)
+    what, fix = bothends.err.splitlines()
+    assert re.search(r"failed: (Connection refused|No such file or directory)$", what)
+    assert fix == "  do: is it up, and does `bothends config` show the right URL?"
