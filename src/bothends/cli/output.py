@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["WrongUse", "as_json", "ask", "complain", "duration", "fields", "note", "progress", "say", "table"]
 
 
+_WHOLE = ("consumer", "fingerprint")
+_FOLDED_MIN = 6
+_GAP = 2
+
+
 class WrongUse(ConfigError):
     """The arguments of a command do not make sense together."""
 
@@ -69,16 +74,34 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: st
         for line in [list(columns), *lines]:
             print("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in line))
         return
+    print_table(columns, lines)
+
+
+def print_table(columns: Sequence[str], lines: Sequence[Sequence[str]], console: Console | None = None) -> None:
+    """Numbers, consumers and fingerprints are never broken: they are typed again. Where they alone need more than the
+    terminal's width, lines run over it."""
     from rich.markup import escape
     from rich.table import Table
 
+    console = console or _console()
     made = Table(box=None, pad_edge=False, header_style="bold")
+    least = _GAP * (len(columns) - 1)
     for n, column in enumerate(columns):
         numeric = all(line[n].replace(".", "", 1).lstrip("-").isdigit() or not line[n] for line in lines)
-        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        longest = max(len(line[n]) for line in lines)
+        whole = numeric or column in _WHOLE
+        width = max(longest if whole else min(longest, _FOLDED_MIN), *map(len, column.split()))
+        least += width
+        header = column.replace(" ", "\n") if whole else column
+        made.add_column(header, justify="right" if numeric else "left", overflow="fold", no_wrap=whole,
+                        min_width=width)
     for line in lines:
         made.add_row(*(escape(cell) for cell in line))
-    _console().print(made)
+    if least > console.width:  # closer together
+        made.padding = (0, 1, 0, 0)
+        least -= (_GAP - 1) * (len(columns) - 1)
+    console.width = max(least, console.width)
+    console.print(made, crop=False)
 
 
 def fields(values: Mapping[str, Any]) -> None:
