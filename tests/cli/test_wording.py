@@ -1,6 +1,7 @@
 """What status and errors say is so: nothing is drained that is kept back, one is not many, errors read as sentences."""
 
 import re
+from importlib.metadata import version
 
 import pytest
 
@@ -52,3 +53,23 @@ def test_a_database_that_is_away_is_two_sentences(bothends: Cli, monkeypatch: py
     what, fix = bothends.err.splitlines()
     assert re.search(r"failed: (Connection refused|No such file or directory)$", what)
     assert fix == "  do: is it up, and does `bothends config` show the right URL?"
+
+
+@pytest.mark.parametrize("command", [
+    ["dead", "list"], ["keys", "list"], ["consumers", "list"], ["dead", "show", "1"], ["consumers", "pause", "stock"],
+])
+def test_an_application_in_the_wrong_place_is_shown_the_right_one(bothends: Cli, command: list[str]) -> None:
+    bothends(*command, "shop", status=2)
+    assert "Got unexpected extra argument" in bothends.err
+    assert bothends.err.splitlines()[-1] == "  do: this command takes the application as an option: --app shop"
+
+
+def test_other_extra_arguments_have_the_help_named(bothends: Cli) -> None:
+    bothends("status", "shop", "more", status=2)
+    assert "Got unexpected extra argument" in bothends.err
+    assert "status --help` shows how it is used" in bothends.err
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+def test_the_version(bothends: Cli, debug: list[str]) -> None:
+    assert bothends(*debug, "--version") == f"bothends {version('bothends')}\n"

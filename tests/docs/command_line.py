@@ -26,7 +26,7 @@ exits 1, wrong use and wrong configuration exit 2, Ctrl-C 130. An error is two l
 (default: the user of the operating system) and `--reason`, and leave an audit row. Doing one twice does it once.
 
 **Output** is a table on a terminal, tab-separated columns elsewhere, and one JSON document with `--json`. Keys that are
-not UTF-8 are written `base64:...`. `bothends --debug COMMAND` shows tracebacks.
+not UTF-8 are written `base64:...`. `bothends --debug COMMAND` shows tracebacks; `bothends --version` says which one it is.
 
 `relay`, `work` and `run` are a supervisor and its children. They log a line with the event `ready` when work begins.
 SIGTERM and Ctrl-C drain within `--stop-timeout`; a second signal ends them at once.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -16,6 +18,7 @@ __all__ = ["build", "main", "run"]
 
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 1, 2, 130
 
+_EXTRA = re.compile(r"unexpected extra argument\S* \(([^\s)]+)")
 _LOOK_AT = {Blame.BROKER: "see that the broker is up, and that `bothends config` shows the right URL"}
 _COMMANDS = {
     "relay": "processes", "work": "processes", "run": "processes", "status": "status", "trace": "status",
@@ -50,7 +53,18 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
     return app
 
 
-def _options(debug: bool = typer.Option(False, "--debug", help="Show tracebacks.")) -> None:
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"bothends {version('bothends')}")
+        raise typer.Exit
+
+
+def _options(
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks."),
+    version: bool = typer.Option(False, "--version", help="Show the version.", is_eager=True, callback=_version),
+) -> None:
     """``run`` has looked at it already: also errors of the arguments themselves can be debugged."""
 
 
@@ -109,8 +123,20 @@ def _wrong_use(error: Exception) -> int | None:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(message, file=sys.stderr)
     else:
-        complain(message, f"`{context.command_path if context else 'bothends'} --help` shows how it is used")
+        used = f"`{context.command_path if context else 'bothends'} --help` shows how it is used"
+        complain(message, _app_of(message, context) or used)
     return EXIT_WRONG_USE
+
+
+def _app_of(message: str, context: Any) -> str | None:
+    """An application given as an argument to a command that has other arguments, or none: it takes --app."""
+    extra = _EXTRA.search(message)
+    parameters = context.command.params if context else []
+    has_option = any("--app" in p.opts for p in parameters)
+    has_argument = any(p.param_type_name == "argument" and p.metavar == "APP" for p in parameters)
+    if extra is None or not has_option or has_argument:
+        return None
+    return f"this command takes the application as an option: --app {extra[1]}"
 
 
 def _ours(error: BothendsError) -> int:
