@@ -60,6 +60,8 @@ class Gap:
     length_s: float
     resumed_s: float
     """From the last kill that hit it to its end."""
+    supervisor: bool
+    """Whether that kill took a supervisor along: then nobody of ours was left to start anything."""
 
 
 def prove(pg: int, tell: Callable[[str], None], seconds: float = 120.0) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def prove(pg: int, tell: Callable[[str], None], seconds: float = 120.0) -> dict[
         resumed_s = max((gap.resumed_s for gap in gaps), default=0.0)
         return {
             **found, "kills": len(kills), "resumed_max_s": round(resumed_s, 2), "lanes_back_max_s": round(lanes.longest_s(), 2),
+            "resumed_after_supervisor_max_s": round(max((gap.resumed_s for gap in gaps if gap.supervisor), default=0.0), 2),
             "longest_gap_s": round(max((gap.length_s for gap in gaps), default=0.0), 2),
             "cores_busy": round(cores_busy, 2), "events_per_second": round(found["events"] / seconds),
             "ok": clean(found) and max(resumed_s, lanes.longest_s()) <= RESUME_S and len(kills) >= seconds * 0.95,
@@ -195,8 +198,12 @@ def _gaps(here: Ground, kills: list[Kill], start: datetime, end: datetime) -> li
     found: list[Gap] = []
     for part, pid, before, at, after in here.db.execute(_GAPS, (LOOK_S, start, end)).fetchall():
         members = {member.get(pid), member.get(after)} - {None}
-        hits = [kill.at for kill in kills if before <= kill.at <= at and kill.members & members]
-        found.append(Gap(part, before, (at - before).total_seconds(), (at - max(hits, default=before)).total_seconds()))
+        hits = [kill for kill in kills if before <= kill.at <= at and kill.members & members]
+        last = max(hits, key=lambda kill: kill.at, default=None)
+        found.append(Gap(
+            part, before, (at - before).total_seconds(), (at - (last.at if last else before)).total_seconds(),
+            last is not None and last.supervisor,
+        ))
     return found
 
 
@@ -212,4 +219,5 @@ if __name__ == "__main__":  # where did the gaps come from?  python -m tests.acc
         print(f"lanes were without a relay for up to {lanes.longest_s():.1f} s")
         for gap in _gaps(here, kills, start, end)[:15]:
             began_s = (gap.began - start).total_seconds()
-            print(f"partition {gap.partition}: {began_s:.1f} + {gap.length_s:.1f} s, {gap.resumed_s:.1f} s after the last kill")
+            print(f"partition {gap.partition}: {began_s:.1f} + {gap.length_s:.1f} s, {gap.resumed_s:.1f} s after the last kill",
+                  "(of a supervisor)" * gap.supervisor)
