@@ -12,7 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from bothends.service import Service
-    from bothends.testing.exploring.exploration import Report
+    from bothends.testing.exploring.reports import Report
 
 __all__ = ["Survives", "survives_every_crash"]
 

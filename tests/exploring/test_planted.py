@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bothends.testing import explore
-from bothends.testing.exploring.exploration import Report
+from bothends.testing.exploring.reports import Report
 from tests.exploring.planted import Plant, identities, marks, orders, outside
 
 PLANTS = [*marks.PLANTS, *outside.PLANTS, *identities.PLANTS, *orders.PLANTS]

@@ -13,7 +13,7 @@ from bothends.cli.options import AppArgument, AppOption, Json
 
 if TYPE_CHECKING:
     from bothends.testing.cases import Case
-    from bothends.testing.exploring.exploration import Report
+    from bothends.testing.exploring.reports import Report
 
 __all__ = ["check", "register"]
 
@@ -48,7 +48,7 @@ def check(
     from bothends.operating.apps import load
     from bothends.testing.exploring.checking import cases_of
     from bothends.testing.exploring.checking import check as explored
-    from bothends.testing.exploring.texts import as_text
+    from bothends.testing.exploring.reports import as_text
 
     name = app_name(app or app_option)
     loaded = load(name)

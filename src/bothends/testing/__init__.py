@@ -2,9 +2,10 @@
 everything that can go wrong."""
 
 from bothends.testing.cases import case
-from bothends.testing.exploring.exploration import Finding, Report, explore
+from bothends.testing.exploring.exploration import explore
 from bothends.testing.exploring.http import answering
 from bothends.testing.exploring.outside import recorded
+from bothends.testing.exploring.reports import Finding, Report
 from bothends.testing.harness import Dead, Harness
 from bothends.testing.recording import AsyncRecordingContext, RecordingContext, async_context, context
 from bothends.testing.scenario import Scenario

@@ -12,7 +12,8 @@ from typing import Literal
 from bothends.errors import ConfigError
 from bothends.service import Service
 from bothends.testing.cases import Case, cases_in
-from bothends.testing.exploring.exploration import BUDGET, Report, explore
+from bothends.testing.exploring.exploration import BUDGET, explore
+from bothends.testing.exploring.reports import Report
 
 __all__ = ["check", "cases_of"]
 

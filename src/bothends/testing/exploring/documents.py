@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from bothends.testing.exploring.exploration import Finding, Report
+from bothends.testing.exploring.reports import Finding, Report, as_text
 from bothends.testing.exploring.stories import Line, relative
-from bothends.testing.exploring.texts import as_text
 
 __all__ = ["as_dict", "as_junit"]
 

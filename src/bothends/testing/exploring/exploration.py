@@ -14,72 +14,18 @@ from bothends.testing.exploring.causes import Cause, Evidence, cause_of
 from bothends.testing.exploring.databases import Database
 from bothends.testing.exploring.judging import Verdict, ended_transactions, judge
 from bothends.testing.exploring.pictures import DEAD, Masks, masks_of
+from bothends.testing.exploring.reports import Finding, Report
 from bothends.testing.exploring.searching import Candidate, pairs, singles
-from bothends.testing.exploring.stories import Line, describe, story_of
+from bothends.testing.exploring.stories import describe, story_of
 from bothends.testing.exploring.worlds import Ending, World
 
-__all__ = ["BUDGET", "Finding", "Report", "explore"]
+__all__ = ["BUDGET", "explore"]
 
 BUDGET = 2_000
 """Runs of one exploration, if nothing else is said."""
 FINDINGS_MAX = 20
 REPEAT_FROM = 20
 """Runs of a budget that is large enough to see whether the undisturbed run repeats."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One way in which the handlers are not safe, by its shortest story."""
-
-    cause: Cause
-    consumer: str
-    faults: tuple[tuple[Fault, Boundary], ...]
-    """Empty for what is wrong without any disturbance."""
-    where: Where | None
-    """The line of the user's code at the boundary, or next before it."""
-    story: tuple[Line, ...]
-    ending: tuple[str, ...]
-    """What is different at the end, in lines."""
-    runs: int = 1
-    """How many runs failed in this way."""
-
-    @property
-    def title(self) -> str:
-        whose = f"{self.consumer}: " if self.consumer else ""
-        return f"{whose}{self.cause.meaning}"
-
-    @property
-    def remedy(self) -> str:
-        return self.cause.remedy
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What an exploration has found. True in a condition where it found nothing."""
-
-    name: str
-    boundaries: int
-    """Of the undisturbed run."""
-    runs: int
-    failed: int
-    findings: tuple[Finding, ...]
-    depth: int
-    seed: int
-    complete: bool
-    """Whether the budget was enough for every fault (at depth 2: every pair)."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not self.findings
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        from bothends.testing.exploring.texts import as_text
-
-        return as_text(self)
 
 
 def explore(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from bothends.testing.exploring.exploration import Finding, Report
+from bothends.testing.exploring.reports import Finding, Report, summary
 from bothends.testing.exploring.stories import Line, relative
-from bothends.testing.exploring.texts import summary
 
 __all__ = ["as_page", "as_svg"]
 

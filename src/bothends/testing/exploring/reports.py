@@ -1,16 +1,71 @@
-"""Reports as text: a story that can be read in a terminal."""
+"""Reports: what an exploration has found, and how it reads in a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from bothends.testing.exploring.exploration import Finding, Report
+from bothends.testing.exploring.boundaries import Boundary, Fault, Where
+from bothends.testing.exploring.causes import Cause
 from bothends.testing.exploring.stories import Line, relative
 
-__all__ = ["as_text", "summary"]
+__all__ = ["Finding", "Report", "as_text", "summary"]
 
 _MARKS = {"step": " ", "fault": "✗", "again": "↻", "outcome": "="}
 _TEXT_WIDTH = 76
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One way in which the handlers are not safe, by its shortest story."""
+
+    cause: Cause
+    consumer: str
+    faults: tuple[tuple[Fault, Boundary], ...]
+    """Empty for what is wrong without any disturbance."""
+    where: Where | None
+    """The line of the user's code at the boundary, or next before it."""
+    story: tuple[Line, ...]
+    ending: tuple[str, ...]
+    """What is different at the end, in lines."""
+    runs: int = 1
+    """How many runs failed in this way."""
+
+    @property
+    def title(self) -> str:
+        whose = f"{self.consumer}: " if self.consumer else ""
+        return f"{whose}{self.cause.meaning}"
+
+    @property
+    def remedy(self) -> str:
+        return self.cause.remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an exploration has found. True in a condition where it found nothing."""
+
+    name: str
+    boundaries: int
+    """Of the undisturbed run."""
+    runs: int
+    failed: int
+    findings: tuple[Finding, ...]
+    depth: int
+    seed: int
+    complete: bool
+    """Whether the budget was enough for every fault (at depth 2: every pair)."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return as_text(self)
 
 
 def as_text(report: Report) -> str:
