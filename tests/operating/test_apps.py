@@ -54,6 +54,8 @@ def test_included_modules_register_their_handlers(folder: Path) -> None:
     app = load("inc_app")
     assert [consumer.name for consumer in app.consumers()] == ["shop.stock"]
     assert app.consumers(names=["stock"]) == app.consumers("shop", ["shop.stock"])
+    prefixed = load(app.name, {"group_prefix": "blue."})
+    assert [consumer.name for consumer in prefixed.consumers(names=["blue.shop.stock"])] == ["shop.stock"]
 
 
 @pytest.mark.parametrize(("name", "says"), [

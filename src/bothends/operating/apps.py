@@ -67,16 +67,17 @@ class App:
         return found
 
     def consumers(self, service: str | None = None, names: Sequence[str] = ()) -> list[Consumer]:
-        """The consumers of ``service`` (None: of all), narrowed to ``names`` (``stock`` or ``inventory.stock``).
+        """The consumers of ``service`` (None: of all), narrowed to ``names`` (``stock``, ``inventory.stock``, or with the
+        group prefix, as commands print it).
 
         Raises ConfigError for a name that is none, and where nothing is left.
         """
         chosen = self.services if service is None else (self.service(service),)
         every = [consumer for one in chosen for consumer in one.consumers.values()]
-        if unknown := [n for n in names if not any(n in (c.name, c.short_name) for c in every)]:
+        if unknown := [n for n in names if not any(n in self._called(c) for c in every)]:
             there = ", ".join(c.name for c in every) or "none"
             raise ConfigError(f"{self.name} has no consumer {unknown[0]!r}; there is {there}")
-        found = [c for c in every if not names or c.name in names or c.short_name in names]
+        found = [c for c in every if not names or not self._called(c).isdisjoint(names)]
         if not found:
             raise ConfigError(
                 f"{self.name} has no consumer: a worker would have nothing to do. Declare one with "
@@ -89,6 +90,10 @@ class App:
                     f"its service?"
                 )
         return found
+
+    def _called(self, consumer: Consumer) -> set[str]:
+        prefix = self.settings[consumer.service.name].group_prefix
+        return {consumer.short_name, consumer.name, prefix + consumer.name}
 
 
 def load(name: str, flags: Mapping[str, object] | None = None) -> App:
