@@ -13,7 +13,7 @@ import pytest
 from bothends.core.relaying import EVERY_LANE, Cursor, Stream
 from bothends.stores import Store, open_store
 from bothends.stores.connection import Connection
-from bothends.stores.postgresql.relay_rows import UNREAD_MS
+from bothends.stores.postgresql import relay_rows
 from bothends.stores.schema import apply
 from bothends.stores.steps import Sql, begin
 from tests.conftest import fresh_database
@@ -92,13 +92,24 @@ def test_a_connection_that_ends_meanwhile_is_said(store: Store, connection: Conn
         executor.execute(Sql("select 1"))
 
 
-def test_a_relay_that_stands_still_does_not_pin_the_database(store: Store, connection: Connection) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
+    """Seconds that the server waits, fewer than it does for users."""
+    monkeypatch.setattr(relay_rows, "UNREAD_MS", 1_000)
+    relay_rows._fetch_text.cache_clear()
+    yield 1.0
+    relay_rows._fetch_text.cache_clear()
+
+
+def test_a_relay_that_stands_still_does_not_pin_the_database(
+    store: Store, connection: Connection, impatient: float
+) -> None:
     """The server ends the connection of a client that does not read, and with it the snapshot and the locks."""
     ask(store, connection)
     pid = connection.driver.info.backend_pid
     pinned = "select backend_xmin is not null from pg_stat_activity where pid = %s"
     with psycopg.connect(store.url, autocommit=True) as c:
-        deadline = time.monotonic() + 5 * UNREAD_MS / 1e3
+        deadline = time.monotonic() + 10 * impatient
         assert c.execute(pinned, [pid]).fetchone() == (True,), "this page is too small to show anything"
         while c.execute(pinned, [pid]).fetchone() is not None and time.monotonic() < deadline:
             c.execute("select pg_sleep(0.05)")

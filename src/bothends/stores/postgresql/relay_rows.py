@@ -26,8 +26,9 @@ __all__ = ["FIELDS", "RowSteps", "columns_of"]
 FIELDS = "id, source, type, topic, key, body, content_type, time, version, attributes, headers"
 """What is copied from the outbox to ``held`` and ``delayed``."""
 
-UNREAD_MS = 2000
-"""How long the server waits for a client that does not read a page; then it ends the connection."""
+UNREAD_MS = 10_000
+"""How long the server waits for a client that does not read a page; then it ends the connection. Longer than a relay that
+lives waits for anything before it reads: for room in the broker's client, 5 s."""
 _BYTES = frozenset({"id", "time"})
 _SEQ, _BODY = 1, 9
 
