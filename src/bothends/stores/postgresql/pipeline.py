@@ -16,7 +16,7 @@ from psycopg.pq import ExecStatus
 
 from bothends.stores.steps import Result, Sql, translate
 
-__all__ = ["BEGIN", "COMMIT", "Pipeline"]
+__all__ = ["BEGIN", "COMMIT", "Pipeline", "as_text", "result_of"]
 
 # By name: admission rests on statements that see what was committed before them, whatever a role has as its default.
 BEGIN, COMMIT = Sql("begin isolation level read committed"), Sql("commit")
@@ -36,7 +36,7 @@ class Pipeline:
         written = []
         for statement in statements:
             text, names = translate(statement.text, "numeric_dollar")
-            written.append((text.encode(), [_as_text(statement.params[name]) for name in names]))
+            written.append((text.encode(), [as_text(statement.params[name]) for name in names]))
         pgconn = self._driver.pgconn
         pgconn.enter_pipeline_mode()
         try:
@@ -51,21 +51,23 @@ class Pipeline:
         finally:
             if pgconn.status == psycopg.pq.ConnStatus.OK:
                 pgconn.exit_pipeline_mode()
-        for answer in answers:
-            if answer.status not in _GOOD:
-                raise psycopg.errors.error_from_result(answer)
-        return [self._result(answer) for answer in answers]
-
-    def _result(self, found: Any) -> Result:
-        tag = (found.command_status or b"").decode()
-        if found.status == ExecStatus.COMMAND_OK:
-            return Result([], found.command_tuples if found.command_tuples is not None else -1, tag)
-        transformer = Transformer(self._driver)
-        transformer.set_pgresult(found)
-        return Result(transformer.load_rows(0, found.ntuples, tuple), found.ntuples, tag)
+        return [result_of(self._driver, answer) for answer in answers]
 
 
-def _as_text(value: str | int | None) -> bytes | None:
+def result_of(driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], found: Any) -> Result:
+    """What libpq answered. Raises the database's error."""
+    if found.status not in _GOOD:
+        raise psycopg.errors.error_from_result(found)
+    tag = (found.command_status or b"").decode()
+    if found.status == ExecStatus.COMMAND_OK:
+        return Result([], found.command_tuples if found.command_tuples is not None else -1, tag)
+    transformer = Transformer(driver)
+    transformer.set_pgresult(found)
+    return Result(transformer.load_rows(0, found.ntuples, tuple), found.ntuples, tag)
+
+
+def as_text(value: str | int | None) -> bytes | None:
+    """A parameter as libpq takes it; the statement casts it where it stands."""
     if value is None:
         return None
     text = str(value).encode()

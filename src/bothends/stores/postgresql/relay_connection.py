@@ -7,11 +7,11 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import generators
-from psycopg.adapt import Transformer
 from psycopg.pq import Format
 from psycopg.types.string import ByteaBinaryLoader
 
 from bothends.stores.connection import Connection
+from bothends.stores.postgresql.pipeline import as_text, result_of
 from bothends.stores.steps import Result, Sql, translate
 
 __all__ = ["RelayConnection", "RelayExecutor"]
@@ -44,7 +44,7 @@ class _Question:
         self._driver = driver
         self._results: list[Any] | None = None
         text, names = translate(statement.text, "numeric_dollar")
-        values = [_as_text(statement.params[name]) for name in names]
+        values = [as_text(statement.params[name]) for name in names]
         driver.pgconn.send_query_params(text.encode(), values, result_format=Format.BINARY)
         driver.wait(generators.send(driver.pgconn))
 
@@ -56,17 +56,7 @@ class _Question:
     def answer(self) -> Result:
         self.receive()
         assert self._results is not None
-        found = self._results[0]
-        if found.status != psycopg.pq.ExecStatus.TUPLES_OK:
-            raise psycopg.errors.error_from_result(found)
-        transformer = Transformer(self._driver)
-        transformer.set_pgresult(found)
-        return Result(transformer.load_rows(0, found.ntuples, tuple), found.ntuples)
-
-
-def _as_text(value: str | int | None) -> bytes | None:
-    """What is asked ahead has parameters of these types only, and casts each where it stands."""
-    return None if value is None else str(value).encode()
+        return result_of(self._driver, self._results[0])
 
 
 class RelayExecutor:
