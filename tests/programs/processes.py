@@ -38,14 +38,16 @@ class Running:
         with self._news:
             self._news.notify_all()
 
-    def wait_for(self, text: str, timeout_s: float = START_S) -> None:
-        """Until a line with ``text`` has come."""
+    def wait_for(self, text: str, timeout_s: float = START_S) -> str:
+        """The first line with ``text``, waited for."""
         with self._news:
-            self._news.wait_for(lambda: self._has(text) or not self._reader.is_alive(), timeout_s)
-            assert self._has(text), f"no {text!r} in:\n" + "\n".join(self.said)
+            self._news.wait_for(lambda: self._first(text) or not self._reader.is_alive(), timeout_s)
+            found = self._first(text)
+            assert found is not None, f"no {text!r} in:\n" + "\n".join(self.said)
+            return found
 
-    def _has(self, text: str) -> bool:
-        return any(text in line for line in self.said)
+    def _first(self, text: str) -> str | None:
+        return next((line for line in self.said if text in line), None)
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""

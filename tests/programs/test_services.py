@@ -1,9 +1,9 @@
 """The programs that are processes: an API with its relay inside, and a worker of two consumers; PostgreSQL and Kafka."""
 
 import json
+import re
 import shutil
 import signal
-import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,13 +36,6 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def ends(broker: Broker, topic: str) -> dict[int, int]:
     return {lag.partition: lag.high for lag in broker.lag("bothends-tests-look", [topic])}
 
@@ -72,16 +65,16 @@ def test_an_api_publishes_what_it_has_committed(project: Path, pg_database: str,
             "create table orders (id uuid primary key, customer varchar not null, sku varchar not null,"
             " quantity integer not null, amount numeric not null)"
         )
-    port = free_port()
     api = running(
-        project, "-m", "uvicorn", "fastapi_orders:app", "--port", str(port),
+        project, "-m", "uvicorn", "fastapi_orders:app", "--port", "0",
         DATABASE_URL=pg_database.replace("postgresql://", "postgresql+asyncpg://"),
         BOTHENDS_ORDERS_DATABASE_URL=pg_database, BOTHENDS_ORDERS_BROKER_URL=kafka_url,
     )
     with api as process:
-        process.wait_for("Application startup complete")
+        # It says so when it listens; "startup complete" comes before that.
+        (url,) = re.findall(r"http://\S+", process.wait_for("Uvicorn running on"))
         request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/orders", method="POST", headers={"Content-Type": "application/json"},
+            f"{url}/orders", method="POST", headers={"Content-Type": "application/json"},
             data=json.dumps({"customer": "anna", "sku": "brie", "quantity": 2, "amount": "29.00"}).encode(),
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
