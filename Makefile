@@ -10,9 +10,10 @@ BIN := .venv/bin
 SERVICES := eval "$$(scripts/services up)"
 TYPED := src scripts/services $(wildcard tests/typing)
 PG ?= 15
+MINUTES ?= 10
 CASES := kills freezes overlap outage handlers failing-key
 
-.PHONY: help env demo test lint types imports check bench prove services services-down lock clean
+.PHONY: help env demo test lint types imports check bench prove soak services services-down lock clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,6 +50,11 @@ prove: $(STAMP) ## one process test, one JSON line: CASE=kills|freezes|overlap|o
 	@[[ " $(CASES) " == *" $(CASE) "* && -n "$(CASE)" ]] || { echo "make prove CASE=one of: $(CASES)" >&2; exit 2; }
 	$(SERVICES)
 	$(BIN)/python -m tests.acceptance.prove $(CASE) --pg $(PG) $(ARGS)
+
+soak: $(STAMP) ## faults drawn from a seed under load, then the audit: MINUTES=10 [SEED=N] [PG=15|18]
+	@$(SERVICES)
+	seconds=$$(awk 'BEGIN { print $(MINUTES) * 60 }')
+	$(BIN)/python -m tests.acceptance.prove soak --pg $(PG) --seconds "$$seconds" $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 services: $(STAMP) ## start PostgreSQL 15 and 18 and Kafka, print their URLs
 	@scripts/services up

@@ -16,13 +16,20 @@ from typing import Any
 
 import psycopg
 
+from bothends.admin.status import consumer_status, outbox_status
 from bothends.brokers import open_broker
 from bothends.demo.processes import Fleet, Process
+from bothends.demo.proxies import Address
+from bothends.demo.settling import Waiting, behind
+from bothends.demo.world import moved
+from bothends.ports import Broker
 from bothends.stores import open_store
 from bothends.stores.schema import apply
+from bothends.stores.steps import run
 from tests.conftest import fresh_database
 
 APP = "tests.acceptance.shop"
+CONSUMER = "prove.ledger"
 PARTITIONS = 8
 ROOT = Path(__file__).parents[2]
 SETTLE_S = 180.0
@@ -48,6 +55,7 @@ class Ground:
     environ: dict[str, str]
     fleet: Fleet
     db: psycopg.Connection[Any]
+    admin: Broker
     told: Callable[[str], None] = field(repr=False, default=lambda line: None)
 
     def relays(self, count: int) -> list[Process]:
@@ -116,6 +124,29 @@ class Ground:
         assert row is not None
         return row[0], row[1]
 
+    def waiting(self) -> Waiting:
+        """What is still under way, looked at from upstream down, as a user sees it. ``dead`` counts both ends."""
+        store = open_store(self.url)
+        connection = store.connect(name="prove")
+        try:
+            outbox = run(outbox_status(store.admin), connection)
+            lags = self.admin.lag(self.environ.get("BOTHENDS_GROUP_PREFIX", "") + CONSUMER, [self.topic])
+            consumers = run(consumer_status(store.admin), connection)
+        finally:
+            connection.close()
+        return Waiting(
+            outbox=outbox["waiting"] + outbox["held"] + outbox["delayed"], lag=sum(map(behind, lags)),
+            parked=sum(one["parked"] for one in consumers), dead=outbox["dead"] + sum(one["dead"] for one in consumers),
+        )
+
+    def failed_runs(self) -> list[str]:
+        """What relays and workers said of runs that they charged to an event: a line each ten seconds and kind."""
+        said = ("run failed, it is tried again", "message dead", "dead")
+        return [
+            f"{process.name}: {line}" for process in self.fleet.processes.values() for line in process.log_lines()
+            if line.get("event") in said
+        ]
+
     def dead(self) -> list[tuple[str, str]]:
         """(reason, error) of every dead letter."""
         return list(self.db.execute("select reason, error from bothends.dead_letters order by id").fetchall())
@@ -126,8 +157,12 @@ def server_url(pg: int) -> str:
 
 
 @contextmanager
-def ground(pg: int, *, keys: int, broker: str | None = None, told: Callable[[str], None], **environ: str) -> Iterator[Ground]:
-    """A world with ``keys`` keys of state. ``environ`` goes to every process."""
+def ground(
+    pg: int, *, keys: int, broker: str | None = None, database: Address | None = None, told: Callable[[str], None],
+    **environ: str,
+) -> Iterator[Ground]:
+    """A world with ``keys`` keys of state. ``environ`` goes to every process; so do ``broker`` and ``database``, where a proxy
+    stands between. What looks and judges connects directly."""
     real_broker = os.environ["BOTHENDS_TEST_KAFKA_URL"]
     topic = f"prove-{uuid.uuid4().hex[:10]}"
     with fresh_database(server_url(pg)) as url, tempfile.TemporaryDirectory(prefix="bothends-prove-") as scratch:
@@ -140,10 +175,11 @@ def ground(pg: int, *, keys: int, broker: str | None = None, told: Callable[[str
             admin.create_topic(topic, PARTITIONS)
             fleet = Fleet(folder)
             here = Ground(
-                url=url, broker=broker or real_broker, topic=topic, folder=folder, fleet=fleet, db=db, told=told,
+                url=url, broker=broker or real_broker, topic=topic, folder=folder, fleet=fleet, db=db, admin=admin, told=told,
                 # An installed package has its bytecode: a start does not compile.
                 environ={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {
-                    "BOTHENDS_DATABASE_URL": url, "BOTHENDS_BROKER_URL": broker or real_broker, "PROVE_TOPIC": topic,
+                    "BOTHENDS_DATABASE_URL": moved(url, database) if database else url,
+                    "BOTHENDS_BROKER_URL": broker or real_broker, "PROVE_TOPIC": topic,
                     "BOTHENDS_RUNTIME_DIR": str(folder / "run"), "PYTHONPATH": str(ROOT), "PYTHON": sys.executable,
                 } | environ,
             )

@@ -20,6 +20,7 @@ from tests.acceptance.shop import Moved, MovedStrictly, service
 
 LOOK_AGAIN_S = 0.2
 """Counting what waits is work for the database too."""
+CONNECT_S = 10
 
 
 def write_one(
@@ -65,19 +66,37 @@ def main() -> int:
     parser.add_argument("--note", default="")
     parser.add_argument("--backlog", type=int, default=0, help="write only while so few wait; 0: always")
     parser.add_argument("--together", type=int, default=1, help="changes in one transaction, in a pipeline")
+    parser.add_argument("--again", action="store_true", help="connect again when a connection is lost")
     parser.add_argument("--linger", type=float, default=0.0, help="hold the transaction open for up to so many seconds")
     options = parser.parse_args()
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     rng = random.Random(options.writer)
     done, began = 0, time.monotonic()
-    connection = psycopg.connect(os.environ["BOTHENDS_DATABASE_URL"])
+    while done < options.count and not stopped:
+        try:
+            with psycopg.connect(os.environ["BOTHENDS_DATABASE_URL"], connect_timeout=CONNECT_S) as connection:
+                done = write(connection, rng, options, stopped, done)
+        except psycopg.OperationalError as error:
+            if not options.again:
+                raise
+            print(f"writer {options.writer} connects again: {error}", file=sys.stderr, flush=True)
+            time.sleep(LOOK_AGAIN_S)
+    print(f"writer {options.writer}: {done} transactions in {time.monotonic() - began:.1f} s", flush=True)
+    return 0
+
+
+def write(
+    connection: psycopg.Connection[Any], rng: random.Random, options: argparse.Namespace, stopped: list[int], done: int
+) -> int:
+    """Goes on from ``done`` transactions to the end; how many there are then."""
+    began, first = time.monotonic(), done
     while done < options.count and not stopped:
         if options.backlog and done % max(1, 50 // options.together) == 0:
             while not stopped and waiting(connection) > options.backlog:
                 time.sleep(LOOK_AGAIN_S)
         if options.rate:
-            time.sleep(max(0.0, began + done / options.rate - time.monotonic()))
+            time.sleep(max(0.0, began + (done - first) / options.rate - time.monotonic()))
         # In one order, so that two writers never wait for each other.
         with connection.pipeline() if options.together > 1 else nullcontext():
             for key in sorted(rng.sample(range(options.keys), options.together)):
@@ -86,9 +105,7 @@ def main() -> int:
         if options.linger and rng.random() < 0.02:
             time.sleep(rng.random() * options.linger)
         done += 1
-    connection.close()
-    print(f"writer {options.writer}: {done} transactions in {time.monotonic() - began:.1f} s", flush=True)
-    return 0
+    return done
 
 
 if __name__ == "__main__":

@@ -8,7 +8,11 @@ import json
 import sys
 import time
 
-CASES = ("kills", "freezes", "overlap", "outage", "handlers", "failing-key")
+CASES = {
+    "kills": "kills", "freezes": "freezes", "overlap": "overlap", "outage": "outage", "handlers": "handlers",
+    "failing-key": "failing_key", "soak": "soak",
+}
+"""Where each case is: its module's ``prove``, or the function that is named behind a colon."""
 
 
 def main() -> int:
@@ -16,15 +20,17 @@ def main() -> int:
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--pg", type=int, choices=(15, 18), default=15)
     parser.add_argument("--seconds", type=float, help="length of the load, where the case has one")
+    parser.add_argument("--seed", type=int, help="of a soak: which faults are drawn")
     options = parser.parse_args()
-    case = importlib.import_module(f"tests.acceptance.{options.case.replace('-', '_')}")
+    module, _, function = CASES[options.case].partition(":")
+    prove = getattr(importlib.import_module(f"tests.acceptance.{module}"), function or "prove")
     began = time.monotonic()
 
     def tell(line: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {line}", file=sys.stderr, flush=True)
 
-    arguments = {} if options.seconds is None else {"seconds": options.seconds}
-    found = case.prove(options.pg, tell, **arguments)
+    given = {"seconds": options.seconds, "seed": options.seed}
+    found = prove(options.pg, tell, **{name: value for name, value in given.items() if value is not None})
     print(json.dumps({"case": options.case, "pg": options.pg, "seconds": round(time.monotonic() - began, 1), **found}))
     return 0 if found["ok"] else 1
 

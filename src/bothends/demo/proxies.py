@@ -3,8 +3,15 @@
     python -m bothends.demo.proxies SPEC
 
 SPEC is JSON: ``{name: {"to": [host, port], "kafka": false}}``. The first line of output is ``{name: [host, port]}``, where
-each listens. ``cut NAME`` on standard input breaks the connections and refuses new ones, ``restore NAME`` lets them in
-again; each is answered by the line ``ok``. The process ends with its standard input.
+each listens. Commands come on standard input, and each is answered by the line ``ok``:
+
+    cut NAME                        resets what is connected, refuses what connects
+    drop NAME                       resets what is connected
+    delay NAME SECONDS              all bytes, in both directions, arrive so much later
+    silence NAME requests|answers   what is sent in this direction never arrives; connecting goes on
+    restore NAME                    as at first; connections that a silence has robbed of bytes are reset
+
+The process ends with its standard input.
 """
 
 from __future__ import annotations
@@ -15,16 +22,21 @@ import socket
 import struct
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Collection, Coroutine, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from bothends.demo.kafka_addresses import Rewriter
 
-__all__ = ["Address", "Proxies", "Proxy", "main"]
+__all__ = ["Address", "Direction", "Proxies", "Proxy", "main"]
+
+Direction = Literal["requests", "answers"]
 
 _CONNECTIONS_MAX = 2_000
 _LISTENERS_MAX = 100
 _ANSWER_S = 10.0
+_DELAYED_MAX = 4 * 1024 * 1024
+"""Bytes of one direction that may be under way; beyond them the sender waits."""
 
 
 class Address(NamedTuple):
@@ -39,6 +51,11 @@ class _Side(asyncio.Protocol):
         self.proxy, self.target, self.rewriter, self.peer = proxy, target, rewriter, peer
         self.is_client = peer is None
         self.transport: asyncio.Transport | None = None
+        self.is_robbed = False
+        """Something that it should have received was swallowed: its connection can only be reset."""
+        self._under_way: deque[tuple[float, bytes]] = deque()
+        self._under_way_bytes = 0
+        self._is_full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -55,6 +72,9 @@ class _Side(asyncio.Protocol):
             self.peer.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_silent():
+            self._rob()
+            return
         if self.rewriter is not None:
             try:
                 data = self.rewriter.request(data) if self.is_client else self.rewriter.answer(data)
@@ -63,8 +83,51 @@ class _Side(asyncio.Protocol):
                 assert self.transport is not None
                 self.transport.abort()
                 return
-        if self.peer is not None and self.peer.transport is not None:
+        if self.proxy.delay_s or self._under_way:
+            self._send_later(data)
+        else:
+            self._hand_on(data)
+
+    def _hand_on(self, data: bytes) -> None:
+        if self.peer is not None and self.peer.transport is not None and not self.peer.transport.is_closing():
             self.peer.transport.write(data)
+
+    def _is_silent(self) -> bool:
+        return self.proxy.silent == ("requests" if self.is_client else "answers")
+
+    def _rob(self) -> None:
+        if self.peer is not None:
+            self.peer.is_robbed = True
+
+    def _send_later(self, data: bytes) -> None:
+        """In order, also when the delay has become shorter meanwhile."""
+        loop = asyncio.get_running_loop()
+        due = max(loop.time() + self.proxy.delay_s, self._under_way[-1][0] if self._under_way else 0.0)
+        if not self._under_way:
+            loop.call_at(due, self._arrive)
+        self._under_way.append((due, data))
+        self._under_way_bytes += len(data)
+        if self._under_way_bytes > _DELAYED_MAX and self.transport is not None:
+            self._is_full = True
+            self.transport.pause_reading()
+
+    def _arrive(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._under_way and self._under_way[0][0] <= loop.time():
+            data = self._under_way.popleft()[1]
+            self._under_way_bytes -= len(data)
+            if self._is_silent():
+                self._rob()
+            else:
+                self._hand_on(data)
+        if self._under_way:
+            loop.call_at(self._under_way[0][0], self._arrive)
+        if self.transport is None or self.transport.is_closing():
+            if not self._under_way:
+                self._end_peer()
+        elif self._is_full and self._under_way_bytes <= _DELAYED_MAX:
+            self._is_full = False
+            self.transport.resume_reading()
 
     def pause_writing(self) -> None:
         if self.peer is not None and self.peer.transport is not None:
@@ -76,6 +139,14 @@ class _Side(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.proxy.sides.discard(self)
+        if self._is_silent():
+            self._rob()  # the end does not arrive either
+        elif error is not None:
+            self._end_peer(error)
+        elif not self._under_way:
+            self._end_peer()
+
+    def _end_peer(self, error: Exception | None = None) -> None:
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.abort() if error else self.peer.transport.close()
 
@@ -88,6 +159,8 @@ class Proxy:
         self.sides: set[_Side] = set()
         self._kafka = kafka
         self.is_open = False
+        self.delay_s = 0.0
+        self.silent: Direction | None = None
         self._listeners: dict[Address, _Listener] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.address = Address(*self._moved(*to))
@@ -104,7 +177,8 @@ class Proxy:
         return self._listeners[target].address
 
     async def restore(self) -> None:
-        self.is_open = True
+        self.is_open, self.delay_s, self.silent = True, 0.0, None
+        self._reset([side for side in self.sides if side.is_robbed or (side.peer is not None and side.peer.is_robbed)])
         for listener in self._listeners.values():
             await listener.open()
 
@@ -113,7 +187,15 @@ class Proxy:
         self.is_open = False
         for listener in self._listeners.values():
             listener.close()
-        for side in list(self.sides):
+        self.drop()
+
+    def drop(self) -> None:
+        """Resets what is connected; who connects again gets in."""
+        self._reset(list(self.sides))
+
+    @staticmethod
+    def _reset(sides: list[_Side]) -> None:
+        for side in sides:
             if side.transport is not None:
                 side.transport.abort()
 
@@ -175,15 +257,27 @@ async def _serve(spec: Mapping[str, Mapping[str, Any]]) -> None:
     commands = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     while line := (await commands.readline()).decode():
-        verb, _, name = line.strip().partition(" ")
-        if name not in proxies or verb not in ("cut", "restore"):
+        verb, name, *rest = [*line.split(), "", ""]
+        if name not in proxies or not await _obey(proxies[name], verb, rest[0]):
             print(f"unknown: {line.strip()}", flush=True)
-            continue
-        if verb == "cut":
-            proxies[name].cut()
         else:
-            await proxies[name].restore()
-        print("ok", flush=True)
+            print("ok", flush=True)
+
+
+async def _obey(proxy: Proxy, verb: str, how: str) -> bool:
+    if verb == "cut":
+        proxy.cut()
+    elif verb == "drop":
+        proxy.drop()
+    elif verb == "delay":
+        proxy.delay_s = float(how)
+    elif verb == "silence" and how in get_args(Direction):
+        proxy.silent = cast(Direction, how)
+    elif verb == "restore":
+        await proxy.restore()
+    else:
+        return False
+    return True
 
 
 class Proxies:
@@ -202,6 +296,15 @@ class Proxies:
 
     def cut(self, name: str) -> None:
         self._command(f"cut {name}")
+
+    def drop(self, name: str) -> None:
+        self._command(f"drop {name}")
+
+    def delay(self, name: str, seconds: float) -> None:
+        self._command(f"delay {name} {seconds}")
+
+    def silence(self, name: str, direction: Direction) -> None:
+        self._command(f"silence {name} {direction}")
 
     def restore(self, name: str) -> None:
         self._command(f"restore {name}")
