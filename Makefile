@@ -11,7 +11,7 @@ SERVICES := eval "$$(scripts/services up)"
 TYPED := src scripts/services $(wildcard tests/typing)
 PG ?= 15
 MINUTES ?= 10
-CASES := kills freezes overlap outage handlers failing-key
+CASES := kills freezes overlap outage handlers failing-key drop delay half-close stop
 
 .PHONY: help env demo test lint types imports check bench prove soak services services-down lock clean
 
@@ -46,7 +46,7 @@ bench: $(STAMP) ## measure peers, limits and ours in one run; JSON and plots in 
 	@$(SERVICES)
 	$(BIN)/python -m bench $(ARGS)
 
-prove: $(STAMP) ## one process test, one JSON line: CASE=kills|freezes|overlap|outage|handlers|failing-key [PG=15|18]
+prove: $(STAMP) ## one process test, one JSON line: CASE=kills (without CASE: lists them) [PG=15|18]
 	@[[ " $(CASES) " == *" $(CASE) "* && -n "$(CASE)" ]] || { echo "make prove CASE=one of: $(CASES)" >&2; exit 2; }
 	$(SERVICES)
 	$(BIN)/python -m tests.acceptance.prove $(CASE) --pg $(PG) $(ARGS)

@@ -8,16 +8,19 @@ lengths are dice.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 Line = Literal["processes", "broker", "database"]
 Kind = Literal[
     "kill", "stop child", "stop tree", "drop", "delay", "silent requests", "silent answers", "lost answers", "outage"
 ]
 
-PROCESS_PACK: tuple[Kind, ...] = ("kill", "kill", "stop child", "kill", "stop tree")
-WAY_PACK: tuple[Kind, ...] = ("drop", "delay", "silent requests", "silent answers", "lost answers", "outage")
+Packs = Mapping[Line, Sequence[Kind]]
+
+PROCESS_PACK: Sequence[Kind] = ("kill", "kill", "stop child", "kill", "stop tree")
+WAY_PACK: Sequence[Kind] = ("drop", "delay", "silent requests", "silent answers", "lost answers", "outage")
+EVERYTHING: Packs = {"processes": PROCESS_PACK, "broker": WAY_PACK, "database": WAY_PACK}
 LENGTHS_S: dict[Kind, tuple[float, float]] = {
     "stop child": (5.5, 12.0), "stop tree": (5.5, 12.0),  # longer than the lease (4 s) and the watchdog (5 s)
     "delay": (3.0, 8.0), "silent requests": (2.0, 12.0), "silent answers": (2.0, 12.0),
@@ -46,14 +49,14 @@ class Fault(NamedTuple):
         return self.kind if self.line == "processes" else f"{self.line} {self.kind}"
 
 
-def schedule(seed: int, seconds: float) -> list[Fault]:
+def schedule(seed: int, seconds: float, packs: Packs = EVERYTHING) -> list[Fault]:
     """All faults of a soak that lasts so long, by their time. They end within it."""
-    faults = [fault for line in get_args(Line) for fault in _line(line, random.Random(f"{seed} {line}"), seconds)]
-    return sorted(faults)
+    return sorted(
+        fault for line, pack in packs.items() for fault in _line(line, pack, random.Random(f"{seed} {line}"), seconds)
+    )
 
 
-def _line(line: Line, rng: random.Random, seconds: float) -> Iterator[Fault]:
-    pack = PROCESS_PACK if line == "processes" else WAY_PACK
+def _line(line: Line, pack: Sequence[Kind], rng: random.Random, seconds: float) -> Iterator[Fault]:
     at_s = FIRST_S
     for kind in _dealt(pack, rng):
         at_s += rng.uniform(*PAUSES_S[line])
@@ -64,6 +67,6 @@ def _line(line: Line, rng: random.Random, seconds: float) -> Iterator[Fault]:
         at_s += length_s if line != "processes" else 0.0
 
 
-def _dealt(pack: tuple[Kind, ...], rng: random.Random) -> Iterator[Kind]:
+def _dealt(pack: Sequence[Kind], rng: random.Random) -> Iterator[Kind]:
     while True:
         yield from rng.sample(pack, len(pack))

@@ -1,4 +1,5 @@
 """Soak: the load of the other proofs for many minutes, while faults drawn from a printed seed hit every process and both ways.
+The cases ``drop``, ``delay``, ``half-close`` and ``stop`` are a minute of it with one kind of fault alone.
 
 See ``drawing`` for what is drawn and docs/adr/0010 for how it is judged.
 """
@@ -11,7 +12,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from bothends.demo.proxies import Proxies
 from bothends.demo.settling import Waiting
 from bothends.demo.world import address_of, moved
 from tests.acceptance.audit import audit, clean
-from tests.acceptance.drawing import schedule
+from tests.acceptance.drawing import EVERYTHING, Kind, Packs, schedule
 from tests.acceptance.ground import Ground, ground, server_url
 from tests.acceptance.tormenting import Tormentor
 
@@ -33,9 +34,11 @@ QUIET_S = 180.0
 ATTEMPTS = "5"
 
 
-def prove(pg: int, tell: Callable[[str], None], seconds: float = 600.0, seed: int | None = None) -> dict[str, Any]:
+def prove(
+    pg: int, tell: Callable[[str], None], seconds: float = 600.0, seed: int | None = None, packs: Packs = EVERYTHING
+) -> dict[str, Any]:
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
-    faults = schedule(seed, seconds)
+    faults = schedule(seed, seconds, packs)
     tell(f"seed {seed}: {len(faults)} faults in {seconds:.0f} s")
     with world(pg, tell, keys=KEYS) as (here, proxies):
         victims = [*here.relays(RELAYS), *here.workers(WORKERS)]
@@ -55,6 +58,27 @@ def prove(pg: int, tell: Callable[[str], None], seconds: float = 600.0, seed: in
             "rss_max_mb": watch.rss_max_mb(), "not_done": sorted(missed),
             "ok": result["ok"] and not watch.attempts and not missed,
         }
+
+
+def drop(pg: int, tell: Callable[[str], None], seconds: float = 60.0, seed: int | None = None) -> dict[str, Any]:
+    """Every connection is reset, again and again."""
+    return prove(pg, tell, seconds, seed, {"broker": ["drop"], "database": ["drop"]})
+
+
+def delay(pg: int, tell: Callable[[str], None], seconds: float = 60.0, seed: int | None = None) -> dict[str, Any]:
+    """Bytes come late."""
+    return prove(pg, tell, seconds, seed, {"broker": ["delay"], "database": ["delay"]})
+
+
+def half_close(pg: int, tell: Callable[[str], None], seconds: float = 60.0, seed: int | None = None) -> dict[str, Any]:
+    """One direction is silent."""
+    silences: Sequence[Kind] = ("silent requests", "silent answers", "lost answers")
+    return prove(pg, tell, seconds, seed, {"broker": silences, "database": silences})
+
+
+def stop(pg: int, tell: Callable[[str], None], seconds: float = 60.0, seed: int | None = None) -> dict[str, Any]:
+    """Relays, workers and writers are frozen for longer than the lease, and thawed."""
+    return prove(pg, tell, seconds, seed, {"processes": ["stop child", "stop tree"]})
 
 
 @contextlib.contextmanager

@@ -50,6 +50,12 @@ def test_a_way_has_one_fault_at_a_time_and_peace_in_between(seed: int, way: Line
     assert min(pauses) > PAUSES_S[way][0] - 0.03  # moments and lengths are rounded
 
 
+def test_a_case_draws_only_its_kinds() -> None:
+    faults = schedule(1, 60, {"broker": ["drop"]})
+    assert {fault.name for fault in faults} == {"broker drop"}
+    assert len(faults) >= 4
+
+
 def test_a_stop_outlasts_lease_and_watchdog() -> None:
     stops = [fault.length_s for fault in schedule(1, 600) if fault.kind.startswith("stop")]
     assert min(stops) > 5
