@@ -8,10 +8,10 @@ STAMP := .venv/.stamp
 BIN := .venv/bin
 # A service that cannot be started leaves its variable unset: tests/conftest.py decides what that means.
 SERVICES := eval "$$(scripts/services up)"
-TYPED := src scripts/services $(wildcard tests/typing)
+TYPED := src scripts/services scripts/serving $(wildcard tests/typing)
 PG ?= 15
 MINUTES ?= 10
-CASES := kills freezes overlap outage handlers failing-key drop delay half-close stop
+CASES := kills freezes overlap outage handlers failing-key drop delay half-close stop leader
 
 .PHONY: help env demo test lint types imports check bench prove soak services services-down lock clean
 

@@ -158,12 +158,12 @@ def server_url(pg: int) -> str:
 
 @contextmanager
 def ground(
-    pg: int, *, keys: int, broker: str | None = None, database: Address | None = None, told: Callable[[str], None],
-    **environ: str,
+    pg: int, *, keys: int, kafka: str | None = None, broker: str | None = None, database: Address | None = None,
+    told: Callable[[str], None], **environ: str,
 ) -> Iterator[Ground]:
     """A world with ``keys`` keys of state. ``environ`` goes to every process; so do ``broker`` and ``database``, where a proxy
-    stands between. What looks and judges connects directly."""
-    real_broker = os.environ["BOTHENDS_TEST_KAFKA_URL"]
+    stands between. What looks and judges connects directly. ``kafka``: another one than that of the tests."""
+    real_broker = kafka or os.environ["BOTHENDS_TEST_KAFKA_URL"]
     topic = f"prove-{uuid.uuid4().hex[:10]}"
     with fresh_database(server_url(pg)) as url, tempfile.TemporaryDirectory(prefix="bothends-prove-") as scratch:
         folder = Path(scratch)

@@ -49,6 +49,6 @@ def test_kafka_in_docker_is_set_up_like_kafka_from_maven():
 
 
 def test_postgresql_in_docker_is_set_up_like_the_one_of_scripts_services():
-    script, compose = (ROOT / "scripts/services").read_text(), (ROOT / "compose.yaml").read_text()
+    script, compose = (ROOT / "scripts/serving/postgresql.py").read_text(), (ROOT / "compose.yaml").read_text()
     for name, value in re.findall(r"- -c(\w+)=(\w+)$", compose, re.MULTILINE):
         assert re.search(rf'"{name}": "?{value}"?,', script), name

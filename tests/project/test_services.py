@@ -47,6 +47,14 @@ def test_only_the_named_services_are_printed(services):
     ]
 
 
+def test_the_cluster_is_kafka_with_three_nodes_and_has_one_url(services):
+    cluster = {"BOTHENDS_TEST_KAFKA_CLUSTER_URL": "kafka://a:1,b:2,c:3"}
+    done = services("up", "kafka", "--kafka-nodes", "3", **ELSEWHERE, **cluster)
+    assert (done.returncode, done.stdout) == (0, "export BOTHENDS_TEST_KAFKA_CLUSTER_URL=kafka://a:1,b:2,c:3\n")
+    rows = services("status", "kafka", "--kafka-nodes", "3").stdout.splitlines()[1:]
+    assert [row.split()[:2] for row in rows] == [[f"kafka-{n}", "stopped"] for n in (1, 2, 3)]
+
+
 def test_status_is_a_table_of_all_services_and_succeeds(services):
     done = services("status")
     assert done.returncode == 0

@@ -1,0 +1,1 @@
+"""Serving: the services of ``scripts/services``, one module each."""
