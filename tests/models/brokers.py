@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from bothends.brokers.logs.broker import LogBroker
-from bothends.brokers.logs.log import Log
+from bothends.brokers.logs.log import Log, Member, Standing
 from bothends.brokers.memory import MemoryLog
 from bothends.errors import Blame, PublishError
 from bothends.message import Record
-from bothends.ports import BatchReport, Features, Outgoing, TopicState
+from bothends.ports import BatchReport, Features, Outgoing, Partition, TopicState
 from tests.models.simulation import Process, Simulation, Thread, getcurrent
 
 __all__ = ["Mood", "SimulatedBroker", "SimulatedLog", "SimulatedPublisher"]
@@ -36,6 +36,32 @@ class SimulatedLog(MemoryLog):
     def wait(self, version: int, timeout_s: float) -> None:
         self._simulation.wait(timeout_s, lambda: self._version != version)
 
+    # A member that is dead says nothing more, and one that is alive may be late with it.
+
+    def join(self, member: Member) -> None:
+        self._simulation.point()
+        super().join(member)
+
+    def beat(self, member: Member) -> Standing:
+        self._simulation.point()
+        return super().beat(member)
+
+    def read(self, partition: Partition, offset: int, max_records: int) -> list[Record]:
+        self._simulation.point()
+        return super().read(partition, offset, max_records)
+
+    def store(self, member: Member, positions: dict[Partition, int]) -> None:
+        self._simulation.point()
+        super().store(member, positions)
+
+    def give_up(self, member: Member, partitions: Sequence[Partition]) -> None:
+        self._simulation.point()
+        super().give_up(member, partitions)
+
+    def leave(self, member: Member) -> None:
+        self._simulation.point()
+        super().leave(member)
+
     def expel(self, group: str, name: str) -> bool:
         """What a broker does with a member that has been silent for too long."""
         found = self._groups.get(group)
@@ -43,6 +69,11 @@ class SimulatedLog(MemoryLog):
         if member is not None:
             self.leave(member)
         return member is not None
+
+    def claims(self, group: str) -> dict[int, str]:
+        """Whose each partition is."""
+        found = self._groups.get(group)
+        return {partition.number: name for partition, name in found.claims.items()} if found is not None else {}
 
     def all(self, topic: str) -> list[list[Record]]:
         """Everything, by partition."""

@@ -13,8 +13,10 @@ from bothends import Retry, Service, event
 from bothends.admin import outbox as operator
 from bothends.admin.acts import Act, in_transaction
 from bothends.relay import Relay, RelaySettings
+from bothends.stores.postgresql.relay_storage import CHILD_ROWS
 from tests.models.brokers import Mood, number_of
-from tests.models.several import LEASE_S, PROCESSES_MAX, After, Several, adds, afters, keys
+from tests.models.grounds import PostgresqlGround
+from tests.models.several import KEYS, LEASE_S, PROCESSES_MAX, After, Several, adds, afters, keys
 from tests.models.simulation import Process, Simulation
 
 TOPICS = ("model.a", "model.b")
@@ -253,6 +255,9 @@ class Relays(Several):
         self.broker.refused.clear()
         while self.producers:
             self.commit(0)
+        if self.nobody_writes:  # there is something to do in every lane, also in those of the frozen
+            for key in KEYS:
+                self.add(0, key, 0, 1, None)
 
     def help_on(self) -> None:
         self._request("retry")
@@ -273,3 +278,14 @@ def _precedes(one: Event, other: Event) -> bool:
     if one is other or one.committed_at is None or one.due_s is not None or other.due_s is not None:
         return False
     return one.committed_at < other.added_at or (one.transaction == other.transaction and one.added_at < other.added_at)
+
+
+class RelaysOnPostgresql(Relays):
+    """Several producers at a time, whose transactions commit late, and tables that are emptied when they are done with."""
+
+    ground_class = PostgresqlGround
+
+    @rule(after=afters)
+    def the_sequence_comes_to_the_next_table(self, after: After) -> None:
+        self.ground.rows(f"select setval('bothends.outbox_seq', nextval('bothends.outbox_seq') + {CHILD_ROWS})")
+        self.after(after)

@@ -15,17 +15,18 @@ from tests.models.brokers import SimulatedBroker, SimulatedLog
 from tests.models.grounds import Ground
 from tests.models.simulation import Process, SimulatedStore, Simulation
 
-__all__ = ["LEASE_S", "After", "Several", "adds", "afters", "keys"]
+__all__ = ["KEYS", "LEASE_S", "After", "Several", "adds", "afters", "keys"]
 
 LEASE_S = 4.0
 SESSION_S = 6.0
 """After so long a broker takes a silent member for dead."""
 PROCESSES_MAX = 3
-QUIET_TURNS = 300
+QUIET_TURNS = 60
 QUIET_POINTS = 200
 """Of each turn; all processes together."""
 
-keys = st.sampled_from(["k1", "k2", "k3"])
+KEYS = ("k1", "k2", "k3")
+keys = st.sampled_from(KEYS)
 adds = st.lists(st.tuples(keys, st.integers(0, 9)), max_size=4)
 
 
@@ -54,6 +55,7 @@ class Several(RuleBasedStateMachine):
         self.opened = False
 
     def open(self, seed: int, topics: tuple[str, ...], partitions: int) -> None:
+        self.ground_class.prepare()  # before the clock is the simulation's: all examples begin alike
         self.simulation = Simulation(seed)
         self.simulation.open()
         self._stack.callback(self.simulation.close)

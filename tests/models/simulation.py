@@ -24,6 +24,7 @@ from greenlet import getcurrent, greenlet
 from bothends.relay import term
 from bothends.stores import Store
 from bothends.stores.postgresql import inbox as postgresql_inbox
+from bothends.stores.sqlite import connection as sqlite_connection
 from bothends.stores.sqlite import inbox as sqlite_inbox
 from bothends.stores.steps import Result, Sql
 from bothends.testing.exploring.clock import EPOCH_S, Clock, installed, lend_to_sqlite
@@ -114,6 +115,8 @@ class Process:
 
     def failed(self, error: BaseException) -> None:
         """A thread has ended with an error that nobody caught."""
+        if self.gone:  # what a dead process still says is its death
+            return
         self.error = self.error or error
         self.simulation.errors.append("".join(traceback.format_exception(error))[-3000:])
 
@@ -171,8 +174,10 @@ class Simulation:
         enter = self._stack.enter_context
         enter(installed(self.clock, self.chance, ()))
         enter(self._listening())
+        random.seed(self.chance.random())
         for owner, name, value in (
             (time, "sleep", self.wait), (threading.Event, "wait", lambda *arguments: self._wait_for(*arguments)),
+            (sqlite_connection, "BUSY_TIMEOUT_MS", 0),  # ``SimulatedConnection`` waits
             (slots, "threading", Threading), (keeper, "threading", Threading), (isolation, "threading", Threading),
             (term, "this_process", self._name), (member, "this_process", self._name),
             (term, "lives", self.lives), (sqlite_inbox, "lives", self.lives), (postgresql_inbox, "lives", self.lives),
@@ -194,7 +199,9 @@ class Simulation:
 
         class Handler(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
-                heard.errors.append(self.format(record))
+                current = getcurrent()
+                if not (isinstance(current, Thread) and current.process.gone):
+                    heard.errors.append(self.format(record))
 
         log, handler = logging.getLogger("bothends"), Handler(logging.CRITICAL)
         propagates, log.propagate = log.propagate, False

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from bothends import NOT_DONE, Context, NotDone, NotSent, Permanent, Retry, Service, Transient, event
-from bothends.admin import dead, keys as admin_keys
+from bothends import Retry
+from bothends.admin import dead
+from bothends.admin import keys as admin_keys
 from bothends.admin.acts import Act, Refused, in_transaction
 from bothends.admin.redrive import decision, redrive
 from bothends.message import Record
@@ -20,106 +20,15 @@ from bothends.ports import Outgoing
 from bothends.worker import Worker
 from bothends.worker.isolation import Isolation
 from tests.models.brokers import number_of
+from tests.models.outside import TOPIC, Outside, Sent, service_of
 from tests.models.several import LEASE_S, PROCESSES_MAX, SESSION_S, After, Several, adds, afters, keys
 from tests.models.simulation import Dead, Process
 
-TOPIC, SOURCE, GROUP = "model.notes", "model", "model.notes"
+SOURCE, GROUP = "model", "model.notes"
 PARTITIONS = 3
 EVENTS_MAX = 20
 ATTEMPTS = 3
 ACT = Act("model")
-
-
-@event("model.noted", key="key", topic=TOPIC)
-@dataclass(frozen=True)
-class Noted:
-    key: str
-    number: int
-    note: str = "first"
-
-
-@dataclass
-class Sent:
-    """One event, and what may be known of it."""
-
-    number: int
-    key: str
-    place: int
-    """Among those of its key."""
-    fails: int = 0
-    """Runs that will fail yet."""
-    doomed: bool = False
-    failed: int = 0
-    """Runs that have failed since it was last redriven."""
-    note: str = "first"
-    exempt: bool = False
-    """Its key went on without it: by the policy, or by an operator."""
-    discarded: bool = False
-    calls: int = 0
-    keys: set[str] = field(default_factory=set)
-
-
-class Outside:
-    """The world that handlers meet: who fails how often, and a bank that knows its keys."""
-
-    def __init__(self, model: Workers) -> None:
-        self.model = model
-        self.bank: dict[str, str] = {}
-        self.answer = "yes"
-
-    def fail_as_told(self, number: int, attempt: int) -> None:
-        sent = self.model.sent[number]
-        self.model.simulation.point()
-        self.model.wrong(attempt > sent.failed + 1, f"{sent} was charged for what others did: attempt {attempt}")
-        if sent.doomed or sent.fails:
-            sent.fails = max(0, sent.fails - 1)
-            sent.failed += 1
-            raise Permanent("never") if sent.doomed else Transient("not yet")
-
-    def charge(self, number: int, key: str) -> str:
-        sent, answer = self.model.sent[number], self.answer
-        self.model.simulation.point()
-        sent.calls += 1
-        sent.keys.add(key)
-        if answer == "not sent":
-            sent.failed += 1
-            raise NotSent("the line is dead")
-        if answer != "lost before":
-            self.bank.setdefault(key, f"receipt {len(self.bank) + 1} for {number}")
-        self.model.simulation.point()
-        if answer != "yes":
-            sent.failed += 1
-            raise TimeoutError("no answer")
-        return self.bank[key]
-
-    def find(self, number: int, key: str) -> str | NotDone:
-        self.model.simulation.point()
-        return self.bank.get(key, NOT_DONE)
-
-
-def service_of(outside: Outside, *, effects: bool, if_unknown: Any, **options: Any) -> Service:
-    service = Service("model")
-    consumer = service.consumer("notes", owner="model", timeout_s=3600, **options)
-
-    def write(ctx: Context[Any], db: Any, noted: Noted, receipt: str) -> None:
-        db.execute("insert into model_effects (number, note, receipt) values (?, ?, ?)", [noted.number, noted.note, receipt])
-        outside.model.simulation.point()
-
-    @consumer.handle(Noted, effects=effects)
-    def handle(noted: Noted, ctx: Context[Any]) -> None:
-        outside.fail_as_told(noted.number, ctx.attempt)
-        if not effects:
-            write(ctx, ctx.connection, noted, "")
-            return
-
-        def find(key: str) -> str | NotDone:
-            return outside.find(noted.number, key)
-
-        receipt = ctx.once("charge", lambda key: outside.charge(noted.number, key), result=str,
-                           if_unknown=find if if_unknown == "find" else if_unknown)
-        write(ctx, ctx.begin(), noted, receipt)
-
-    return service
 
 
 class Workers(Several):
@@ -128,11 +37,13 @@ class Workers(Several):
         batch=st.sampled_from([1, 3, 100]), slots=st.sampled_from([1, 2]), workers=st.integers(1, PROCESSES_MAX),
         if_unknown=st.sampled_from(["", "", "find", "repeat", "hold"]), events=adds,
     )
-    def begin(self, seed: int, then: Any, mode: Any, batch: int, slots: int, workers: int, if_unknown: str, events: Any) -> None:
+    def begin(
+        self, seed: int, then: Any, mode: Any, batch: int, slots: int, workers: int, if_unknown: str, events: Any
+    ) -> None:
         self.open(seed, (TOPIC,), PARTITIONS)
         self.outside = Outside(self)
         self.retry = Retry(ATTEMPTS, first_s=0.5, mode=mode, then=then, crashes=None)
-        self.effects = bool(if_unknown)
+        self.effects, self.if_unknown = bool(if_unknown), if_unknown
         self.service = service_of(
             self.outside, effects=self.effects, if_unknown=if_unknown, retry=self.retry, batch_max=batch, concurrency=slots)
         self.consumer = self.service.consumers["notes"]
@@ -178,9 +89,9 @@ class Workers(Several):
     def add_all(self, events: list[tuple[str, int]]) -> None:
         for key, fails in events:
             if len(self.sent) < EVENTS_MAX:
-                self.send(key, (0, 0, 0, 0, 1, 1, 2, ATTEMPTS)[fails % 8], fails == 9)
+                self.send(key, (0, 0, 0, 0, 1, 1, 2, 2 * ATTEMPTS)[fails % 8], fails == 9)
 
-    @rule(key=keys, fails=st.integers(0, ATTEMPTS), doomed=st.booleans())
+    @rule(key=keys, fails=st.integers(0, 2 * ATTEMPTS), doomed=st.booleans())
     @precondition(lambda self: len(self.sent) < EVENTS_MAX)
     def send(self, key: str, fails: int, doomed: bool) -> None:
         number = len(self.sent) + 1
@@ -211,7 +122,6 @@ class Workers(Several):
     @rule(answer=st.sampled_from(["yes", "not sent", "lost before", "lost after"]), after=afters)
     def the_bank_answers(self, answer: str, after: After) -> None:
         self.outside.answer = answer
-        self.disturbances += answer != "yes"
         self.after(after)
 
     @rule(after=afters)
@@ -220,12 +130,64 @@ class Workers(Several):
         self.disturbances += 1
         self.after(after)
 
+    @rule(marked=st.booleans(), points=st.integers(0, 20), again=st.booleans(), after=afters, then=afters)
+    def a_drainer_is_late(self, marked: bool, points: int, again: bool, after: After, then: After) -> None:
+        """Frozen with a key leased, often just before it runs the key's head, until others have drained it, and perhaps have
+        parked more of it."""
+        found = self._drainer()
+        if found is None:
+            return
+        key, process = found
+        for _ in range(60 if marked else points):
+            process.step(1)
+            if marked and self.ground.rows("select 1 from bothends_runs where worker = :name", name=process.name):
+                break
+        if process.over or process.writes:
+            return
+        self.frozen.add(process.name)
+        self.forward(LEASE_S + 1.0)
+        self.disturbances += 1
+        self.after(replace(after, seconds=0.0, rounds=after.rounds + 20))
+        if again and len(self.sent) < EVENTS_MAX:
+            self.send(key, 2, False)
+            self.after(After([], 0.0, 20, 8))
+            self.forward(0.7)
+        self.after(replace(then, seconds=0.0))
+        self.frozen.discard(process.name)
+        process.step(60)
+
+    @precondition(lambda self: self.effects)
+    @rule(dies=st.booleans(), after=afters)
+    def a_worker_is_cut_off_in_a_call(self, dies: bool, after: After) -> None:
+        for _ in range(60):
+            for process in self.moving:
+                process.step(2)
+                if self.outside.calling == process.name and not process.over:
+                    self.outside.calling = ""
+                    self.disturbances += 1
+                    process.kill() if dies else self.frozen.add(process.name)
+                    self.forward(SESSION_S + LEASE_S)
+                    self.after(replace(after, rounds=after.rounds + 10))
+                    return
+
+    def _drainer(self) -> tuple[str, Process] | None:
+        """A key that is leased, and who has it; things go on until there is one."""
+        for _ in range(60):
+            for key, name in self.ground.rows(
+                    "select key, drainer from bothends_blocked_keys where keyed and lease_until is not null order by key"):
+                if (process := self.simulation.processes[name]) in self.moving:
+                    return bytes(key).decode(), process
+            for process in self.moving:
+                process.step(4)
+        return None
+
     # Operators
 
     def _letters(self) -> list[tuple[int, int, str]]:
         """(id, event, reason) of open ones that are no conflicts."""
         rows = self.ground.rows(
-            "select id, message_id, reason from bothends_dead_letters where state = 'open' and reason <> 'conflict' order by id")
+            "select id, message_id, reason from bothends_dead_letters where state = 'open' and reason <> 'conflict' "
+            "order by id")
         return [(id, int(name[1:]), reason) for id, name, reason in rows]
 
     def _act(self, steps: Any) -> Any:
@@ -245,6 +207,7 @@ class Workers(Several):
             answer = self._act(lambda admin: redrive(admin, letter, ACT))
         except Refused:
             made = {"charge": decision("charge=repeat")}
+            sent.calls_max += 1
             answer = self._act(lambda admin: redrive(admin, letter, ACT, decisions=made))
         if answer == "redriven":
             sent.failed, sent.discarded = 0, False
@@ -304,7 +267,8 @@ class Workers(Several):
         self._check_positions()
         for sent in self.sent.values():
             assert len(sent.keys) <= 1, f"{sent} was charged under several keys"
-            assert sent.calls <= 1 + self.disturbances, f"{sent}: called {sent.calls} times"
+            most = sent.calls_max if self.if_unknown == "hold" else 1 + self.disturbances
+            assert sent.calls <= most, f"{sent} was called {sent.calls} times"
 
     def _check_effect(self, sent: Sent, note: str, receipt: str) -> None:
         assert sent.number not in self.done, f"{sent} took effect twice"
@@ -352,10 +316,13 @@ class Workers(Several):
         conflicts = {int(row[0][1:]) for row in self.ground.rows(
             "select message_id from bothends_dead_letters where reason = 'conflict'")}
         lag = sum(lag.high - lag.position for lag in self.broker.lag(GROUP, [TOPIC]))
-        if not missing and not parked and not waiting and not lag and conflicts == self.conflicts:
+        open_ = self.ground.rows(
+            "select 'letter', message_id, state from bothends_dead_letters where state = 'redriven' union all "
+            "select 'effect', message_id, state from bothends_effects where state <> 'completed'")
+        open_ = [row for row in open_ if not self.sent[int(row[1][1:])].discarded]
+        if not missing and not parked and not waiting and not lag and not open_ and conflicts == self.conflicts:
             return ""
-        counts = Counter(sent.exempt for sent in self.sent.values())
-        return f"{missing}; parked {parked}; {waiting}; {lag} to come; conflicts {self.conflicts - conflicts}; {counts}"
+        return f"{missing}; parked {parked}; {waiting}; {lag} to come; conflicts {self.conflicts - conflicts}; {open_}"
 
 
 def _id_of(record: Record) -> str:

@@ -25,6 +25,7 @@ from bothends.ports import Broker, Partition, StartAt, Subscription
 from bothends.processes import this_process
 from bothends.service import Consumer
 from bothends.stores import Store
+from bothends.stores.faults import fault_of
 from bothends.stores.inboxes import Lease, Registered
 from bothends.stores.steps import run
 from bothends.telemetry import logs
@@ -118,7 +119,9 @@ class Worker:
         while not stop.is_set():
             try:
                 return self._register_once()
-            except StoreUnavailable as error:
+            except Exception as error:
+                if not isinstance(error, StoreUnavailable) and fault_of(error) is None:
+                    raise
                 _log.warning("the worker waits for the database: %s", error, extra={"consumer": self.consumer.name})
                 stop.wait(_START_AGAIN_S)
         return None
