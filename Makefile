@@ -13,7 +13,7 @@ PG ?= 15
 MINUTES ?= 10
 CASES := kills freezes overlap outage handlers failing-key drop delay half-close stop leader
 
-.PHONY: help env demo test lint types imports check bench prove soak services services-down lock clean
+.PHONY: help env demo test models lint types imports check bench prove soak services services-down lock clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -30,6 +30,10 @@ test: $(STAMP) ## start the services, check style, types and imports, run every 
 	@$(SERVICES)
 	$(MAKE) check
 	$(BIN)/pytest -q -n 2 $(ARGS)
+
+models: $(STAMP) ## let hypothesis look for histories of several relays and workers, new ones each time (about 15 minutes)
+	@$(SERVICES)
+	HYPOTHESIS_PROFILE=long $(BIN)/pytest -q -n 2 --timeout=3600 tests/models/test_models.py $(ARGS)
 
 check: lint types imports ## style, types and imports, without tests
 

@@ -6,6 +6,7 @@ comes next; none changes what the explorer does.
 
 from __future__ import annotations
 
+import copy
 import re
 import uuid
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def answers(value: Any) -> Replace:
     def replace(plain: Any) -> Any:
         def steps(*_: Any, **__: Any) -> Any:
             yield from ()
-            return value
+            return copy.copy(value)
 
         return steps
 
@@ -73,36 +74,33 @@ def answers(value: Any) -> Replace:
 def without(pattern: str, count: int = 0) -> Replace:
     """Leaves out the statements that match; they seem to have changed ``count`` rows."""
 
-    def replace(plain: Any) -> Any:
-        def steps(*arguments: Any, **options: Any) -> Any:
-            inner = plain(*arguments, **options)
-            answer: Any = None
-            try:
-                while True:
-                    statement = inner.send(answer)
-                    left_out = isinstance(statement, Sql) and re.search(pattern, statement.text)
-                    answer = Result([], count) if left_out else (yield statement)
-            except StopIteration as done:
-                return done.value
+    def change(statement: Sql) -> Sql | Result:
+        return Result([], count) if re.search(pattern, statement.text) else statement
 
-        return steps
-
-    return replace
+    return _changed(change)
 
 
 def altered(pattern: str, by: str) -> Replace:
     """Changes the text of statements."""
+    return _changed(lambda statement: statement._replace(text=re.sub(pattern, by, statement.text)))
+
+
+def _changed(change: Callable[[Sql], Sql | Result]) -> Replace:
+    """Statements pass ``change``, which may answer them itself; errors go to whoever asked."""
 
     def replace(plain: Any) -> Any:
         def steps(*arguments: Any, **options: Any) -> Any:
             inner = plain(*arguments, **options)
             answer: Any = None
+            error: BaseException | None = None
             try:
                 while True:
-                    statement = inner.send(answer)
-                    if isinstance(statement, Sql):
-                        statement = statement._replace(text=re.sub(pattern, by, statement.text))
-                    answer = yield statement
+                    statement = inner.throw(error) if error is not None else inner.send(answer)
+                    asked = change(statement) if isinstance(statement, Sql) else statement
+                    try:
+                        answer, error = (asked if isinstance(asked, Result) else (yield asked)), None
+                    except BaseException as raised:
+                        answer, error = None, raised
             except StopIteration as done:
                 return done.value
 
