@@ -73,7 +73,7 @@ OF_WORKERS = [
         "the inbox row is not written", "a copy counts as new", "the inbox row is committed apart", "waiting keys are not seen",
         "its key does not wait", "the drainer takes the newest first",
         "a drained message is not taken out", "a drained message stays parked", "the key is never freed",
-        "a failed head keeps its lease", "an effect's result is not kept",
+        "an effect's result is not kept",
         "an effect is not recorded before the call", "an unknown effect is called again unasked",
         "an effect in progress is called again unasked", "an effect's key is made anew",
         "the position is stored when records are handed out", "the position is stored before anything is done",

@@ -1,5 +1,4 @@
-"""A history that chance hardly finds: a drainer is frozen with its key's head in hand, which others run; the key is free, waits
-again for another message, and its new lease has the old number. Only the inbox row says then that the head is done."""
+"""Histories that chance hardly finds, and that no single process shows."""
 
 from __future__ import annotations
 
@@ -9,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from bothends.stores.sqlite.inbox import SqliteInbox
 from tests.exploring.mutants import MUTANTS
 from tests.models.several import KEYS, LEASE_S
 from tests.models.simulation import Process
-from tests.models.workers import GROUP, PARTITIONS, Workers
+from tests.models.workers import ATTEMPTS, GROUP, PARTITIONS, Workers
 
 
 def leases(model: Workers, key: str | None = None) -> list[tuple[str, int, bool, str]]:
@@ -41,6 +39,8 @@ def go_on(model: Workers, until: Callable[[], Any], only: Process | None = None)
 
 
 def late_drainer() -> None:
+    """A drainer is frozen with its key's head in hand, which others run; the key is free, waits again for another message, and
+    its new lease has the old number. Only the inbox row says then that the head is done."""
     model = Workers()
     try:
         # Of the seeds 0 to 11 nine let a worker drain what came in at the other.
@@ -66,8 +66,33 @@ def test_the_head_runs_once() -> None:
     late_drainer()
 
 
-def test_only_the_inbox_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    (mutant,) = [one for one in MUTANTS if one.name == "the drainer does not look whether it is done"]
-    monkeypatch.setattr(SqliteInbox, "take", mutant.replace(SqliteInbox.take))
-    with pytest.raises(AssertionError, match="took effect twice"):
-        late_drainer()
+def dead_head() -> None:
+    """The head is dead and its key held; nothing runs behind it when the drainer's lease is over."""
+    model = Workers()
+    try:
+        model.begin(seed=0, then="hold", mode="park", batch=100, slots=1, workers=1, if_unknown="", events=[])
+        model.send("k1", fails=2 * ATTEMPTS, doomed=False)
+        model.send("k1", fails=0, doomed=False)
+        go_on(model, lambda: model.ground.rows("select 1 from bothends_dead_letters"))
+        model.forward(LEASE_S + 1.0)
+        model.running[0].step(400)
+        model.check()
+    finally:
+        model.teardown()
+
+
+def test_a_key_stays_held_when_the_lease_is_over() -> None:
+    dead_head()
+
+
+@pytest.mark.parametrize(("name", "history", "said"), [
+    ("the drainer does not look whether it is done", late_drainer, "took effect twice"),
+    ("a failed head keeps its lease", dead_head, "took effect before"),
+])
+def test_it_shows_what_no_history_of_one_does(
+    name: str, history: Callable[[], None], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (mutant,) = [one for one in MUTANTS if one.name == name]
+    monkeypatch.setattr(mutant.owner, mutant.attribute, mutant.replace(getattr(mutant.owner, mutant.attribute)))
+    with pytest.raises(AssertionError, match=said):
+        history()
