@@ -11,7 +11,7 @@ from bothends import Context, Service
 from bothends.testing import recorded
 from bothends.testing.exploring.boundaries import Boundary, Fault, Kind
 from bothends.testing.exploring.databases import Database
-from bothends.testing.exploring.workers import LEASE_S
+from bothends.testing.exploring.sqlite_database import LEASE_S
 from bothends.testing.exploring.worlds import Ending, World
 from tests.exploring.planted.events import ONE, STOCK, Paid
 

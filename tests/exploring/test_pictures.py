@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from bothends import Context, Retry, Service, Transient
-from bothends.stores import open_store
 from bothends.stores.sqlite.connection import SqliteConnection
 from bothends.stores.steps import run
 from bothends.testing import explore
 from bothends.testing.exploring.boundaries import Fault, Kind, Where
 from bothends.testing.exploring.causes import Cause
 from bothends.testing.exploring.judging import judge
-from bothends.testing.exploring.pictures import MASKED, Difference, Picture, masks_of, tables
+from bothends.testing.exploring.pictures import MASKED, Difference, Picture, masks_of
+from bothends.testing.exploring.sqlite_pictures import tables
 from bothends.testing.exploring.statements import kind_of, said, writes
 from bothends.testing.exploring.stories import describe, relative
 from bothends.testing.exploring.tape import Tape
@@ -65,7 +65,7 @@ def read(script: str) -> Picture:
     driver = sqlite3.connect(":memory:", isolation_level=None)
     driver.executescript(script)
     picture = Picture()
-    run(tables(open_store("sqlite://"), picture), SqliteConnection(driver))
+    run(tables(picture), SqliteConnection(driver))
     return picture
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -33,7 +35,9 @@ def check(
     budget: Annotated[int, typer.Option(min=3, max=10_000_000, help="Runs of each case, at most.")] = BUDGET,
     seed: Annotated[int, typer.Option(help="The same seed gives the same story.")] = 0,
     database: Annotated[
-        str | None, typer.Option(metavar="URL", help="A database to overwrite, where handlers open connections of their own.")
+        str | None, typer.Option(
+            metavar="URL", help="PostgreSQL: left alone, a scratch database is made on its server. SQLite: overwritten. "
+            "[default: the services' own PostgreSQL, else SQLite in memory]")
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a JUnit report as well.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the timelines drawn as well.")] = None,
@@ -50,6 +54,7 @@ def check(
     from bothends.testing.exploring.checking import check as explored
     from bothends.testing.exploring.reports import as_text
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends like Ctrl-C: scratch databases are dropped
     name = app_name(app or app_option)
     loaded = load(name)
     chosen = _chosen(cases_of(name, loaded.services), cases or [])

@@ -1,7 +1,6 @@
 """What is made anew on a retry and used as identity: ids, times, random numbers."""
 
 import random
-import sqlite3
 import time
 import uuid
 from collections.abc import Callable
@@ -10,15 +9,15 @@ from typing import Any
 
 from bothends import Context, Service
 from bothends.testing.exploring.causes import Cause
-from tests.exploring.planted import Plant
+from tests.exploring.planted import Plant, say, script
 from tests.exploring.planted.events import ONE, TWO, Paid
 
-DB = Context[sqlite3.Connection]
+DB = Context[Any]
 BOOK = "insert into booked (id, order_no) values (?, ?) on conflict do nothing"
 
 
 def start(db: Any) -> None:
-    db.executescript("create table booked (id text primary key, order_no text, at text default current_timestamp);")
+    script(db, "create table booked (id text primary key, order_no text, at text default current_timestamp);")
 
 
 def _booking(name: str, identity: Callable[[], str]) -> Callable[[bool], Service]:
@@ -28,7 +27,7 @@ def _booking(name: str, identity: Callable[[], str]) -> Callable[[bool], Service
 
         @book.handle(Paid)
         def note(paid: Paid, ctx: DB) -> None:
-            ctx.connection.execute(BOOK, [identity() if wrong else f"booking of {paid.order}", paid.order])
+            say(ctx.connection, BOOK, [identity() if wrong else f"booking of {paid.order}", paid.order])
 
         return service
 
@@ -42,8 +41,8 @@ def varies_harmlessly(wrong: bool) -> Service:
 
     @book.handle(Paid)
     def note(paid: Paid, ctx: DB) -> None:
-        ctx.connection.execute(
-            "insert into booked (id, order_no, at) values (?, ?, ?)",
+        say(
+            ctx.connection, "insert into booked (id, order_no, at) values (?, ?, ?)",
             [f"{uuid.uuid4()}-{random.random()}", paid.order, datetime.now().date().isoformat()],
         )
 

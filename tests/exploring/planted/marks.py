@@ -1,30 +1,24 @@
 """How a handler knows that it has been here before: in memory, in a set of its own, in another transaction, not at all."""
 
 import contextlib
-import os
-import sqlite3
 from typing import Any
 
 from bothends import Context, Service
 from bothends.testing.exploring.causes import Cause
-from tests.exploring.planted import Plant
+from tests.exploring.planted import Plant, connect, say, script
 from tests.exploring.planted.events import ONE, STOCK, TWO, Paid
 
-DB = Context[sqlite3.Connection]
+DB = Context[Any]
 TAKE = "update stock set units = units - ?"
-MARK = "insert into seen values (?)"
+MARK = "insert into seen values (?) on conflict do nothing"
 
 
 def start(db: Any) -> None:
-    db.executescript(STOCK)
+    script(db, STOCK)
 
 
-def is_new(db: sqlite3.Connection, id: str) -> bool:
-    try:
-        db.execute(MARK, [id])
-    except sqlite3.IntegrityError:
-        return False
-    return True
+def is_new(db: Any, id: str) -> bool:
+    return bool(say(db, MARK, [id]).rowcount == 1)
 
 
 _done: set[str] = set()
@@ -43,7 +37,7 @@ def remembers(wrong: bool) -> Service:
             _done.add(paid.order)
         elif not is_new(ctx.connection, paid.order):
             return
-        ctx.connection.execute(TAKE, [paid.units])
+        say(ctx.connection, TAKE, [paid.units])
 
     return service
 
@@ -59,7 +53,7 @@ def forgets(wrong: bool) -> Service:
         if paid.order in done:
             return
         done.add(paid.order)
-        ctx.connection.execute(TAKE, [paid.units])
+        say(ctx.connection, TAKE, [paid.units])
 
     return service
 
@@ -74,9 +68,9 @@ def counts_in_memory(wrong: bool) -> Service:
     def take(paid: Paid, ctx: DB) -> None:
         if wrong:
             shelf["units"] -= paid.units
-            ctx.connection.execute("update stock set units = ?", [shelf["units"]])
+            say(ctx.connection, "update stock set units = ?", [shelf["units"]])
         else:
-            ctx.connection.execute(TAKE, [paid.units])
+            say(ctx.connection, TAKE, [paid.units])
 
     return service
 
@@ -89,14 +83,14 @@ def marks_elsewhere(wrong: bool) -> Service:
     @stock.handle(Paid, effects=True)
     def take(paid: Paid, ctx: DB) -> None:
         if wrong:
-            with contextlib.closing(sqlite3.connect(os.environ["PLANTED_DATABASE"])) as other:
+            with contextlib.closing(connect()) as other:
                 if not is_new(other, paid.order):
                     return
                 other.commit()
         db = ctx.begin()
         if not wrong and not is_new(db, paid.order):
             return
-        db.execute(TAKE, [paid.units])
+        say(db, TAKE, [paid.units])
 
     return service
 
@@ -109,11 +103,11 @@ def takes_elsewhere(wrong: bool) -> Service:
     @stock.handle(Paid, effects=True)
     def take(paid: Paid, ctx: DB) -> None:
         if wrong:
-            with contextlib.closing(sqlite3.connect(os.environ["PLANTED_DATABASE"])) as other, other:
-                other.execute(TAKE, [paid.units])
+            with contextlib.closing(connect()) as other, other:
+                say(other, TAKE, [paid.units])
             ctx.begin()
         else:
-            ctx.begin().execute(TAKE, [paid.units])
+            say(ctx.begin(), TAKE, [paid.units])
 
     return service
 
@@ -125,7 +119,7 @@ def commits(wrong: bool) -> Service:
 
     @stock.handle(Paid)
     def take(paid: Paid, ctx: DB) -> None:
-        ctx.connection.execute(TAKE, [paid.units])
+        say(ctx.connection, TAKE, [paid.units])
         if wrong:
             ctx.connection.commit()
 

@@ -1,22 +1,21 @@
 """What comes in another order than it was said: a cancellation before its order, an old price after a new one."""
 
-import sqlite3
 from typing import Any
 
 from bothends import Context, Service
 from bothends.testing.exploring.causes import Cause
-from tests.exploring.planted import Plant
+from tests.exploring.planted import Plant, say, script
 from tests.exploring.planted.events import ONE, STOCK, Cancelled, Paid, Priced
 
-DB = Context[sqlite3.Connection]
+DB = Context[Any]
 
 
 def start_orders(db: Any) -> None:
-    db.executescript(STOCK + "create table orders (no text primary key, units integer, cancelled integer not null default 0);")
+    script(db, STOCK + "create table orders (no text primary key, units integer, cancelled integer not null default 0);")
 
 
 def start_prices(db: Any) -> None:
-    db.executescript("create table prices (product text primary key, cents integer, revision integer);")
+    script(db, "create table prices (product text primary key, cents integer, revision integer);")
 
 
 def cancels_late(wrong: bool) -> Service:
@@ -27,21 +26,21 @@ def cancels_late(wrong: bool) -> Service:
     @stock.handle(Paid)
     def take(paid: Paid, ctx: DB) -> None:
         db = ctx.connection
-        db.execute(
-            "insert into orders (no, units) values (?, ?) on conflict (no) do update set units = excluded.units",
+        say(
+            db, "insert into orders (no, units) values (?, ?) on conflict (no) do update set units = excluded.units",
             [paid.order, paid.units])
-        if not db.execute("select cancelled from orders where no = ?", [paid.order]).fetchone()[0]:
-            db.execute("update stock set units = units - ?", [paid.units])
+        if not say(db, "select cancelled from orders where no = ?", [paid.order]).fetchone()[0]:
+            say(db, "update stock set units = units - ?", [paid.units])
 
     @stock.handle(Cancelled)
     def give_back(cancelled: Cancelled, ctx: DB) -> None:
         db = ctx.connection
-        known = db.execute("select units from orders where no = ?", [cancelled.order]).fetchone()
+        known = say(db, "select units from orders where no = ?", [cancelled.order]).fetchone()
         if known is None and not wrong:
-            db.execute("insert into orders (no, cancelled) values (?, 1)", [cancelled.order])
+            say(db, "insert into orders (no, cancelled) values (?, 1)", [cancelled.order])
         elif known is not None:
-            db.execute("update orders set cancelled = 1 where no = ?", [cancelled.order])
-            db.execute("update stock set units = units + ?", [known[0]])
+            say(db, "update orders set cancelled = 1 where no = ?", [cancelled.order])
+            say(db, "update stock set units = units + ?", [known[0]])
 
     return service
 
@@ -54,8 +53,8 @@ def prices_go_back(wrong: bool) -> Service:
     @catalogue.handle(Priced)
     def price(priced: Priced, ctx: DB) -> None:
         newer = "" if wrong else " where excluded.revision > prices.revision"
-        ctx.connection.execute(
-            "insert into prices values (?, ?, ?) on conflict (product) do update "
+        say(
+            ctx.connection, "insert into prices values (?, ?, ?) on conflict (product) do update "
             f"set cents = excluded.cents, revision = excluded.revision{newer}",
             [priced.product, priced.cents, priced.revision],
         )

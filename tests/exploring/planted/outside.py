@@ -1,16 +1,15 @@
 """What leaves the house: calls without a key, with a key that changes, with swallowed errors, events past the outbox."""
 
-import sqlite3
 import uuid
 from typing import Any
 
 from bothends import Context, Service
 from bothends.testing import recorded
 from bothends.testing.exploring.causes import Cause
-from tests.exploring.planted import Plant
+from tests.exploring.planted import ERRORS, Plant, savepoint, say, script
 from tests.exploring.planted.events import ONE, STOCK, TWO, Paid, StockMoved
 
-DB = Context[sqlite3.Connection]
+DB = Context[Any]
 BOOK = "insert into booked values (?)"
 
 
@@ -37,7 +36,7 @@ bus = recorded(Bus())
 
 
 def start(db: Any) -> None:
-    db.executescript(STOCK + "create table booked (order_no text);")
+    script(db, STOCK + "create table booked (order_no text);")
 
 
 def charges_without_key(wrong: bool) -> Service:
@@ -50,7 +49,7 @@ def charges_without_key(wrong: bool) -> Service:
             bank.charge(paid.units * 100)
         else:
             ctx.once("charge", lambda key: bank.charge(paid.units * 100, key), result=str, if_unknown="repeat")
-        ctx.begin().execute(BOOK, [paid.order])
+        say(ctx.begin(), BOOK, [paid.order])
 
     return service
 
@@ -62,7 +61,7 @@ def charges_with_a_new_key(wrong: bool) -> Service:
     @pay.handle(Paid)
     def charge(paid: Paid, ctx: DB) -> None:
         bank.charge(paid.units * 100, key=str(uuid.uuid4()) if wrong else f"charge-{paid.order}")
-        ctx.connection.execute(BOOK, [paid.order])
+        say(ctx.connection, BOOK, [paid.order])
 
     return service
 
@@ -77,7 +76,7 @@ def holds_what_is_unknown(wrong: bool) -> Service:
         if wrong:
             bank.charge(1)
         ctx.once("charge", lambda key: bank.charge(paid.units * 100, key), result=str)
-        ctx.begin().execute(BOOK, [paid.order])
+        say(ctx.begin(), BOOK, [paid.order])
 
     return service
 
@@ -93,7 +92,7 @@ def swallows_the_call(wrong: bool) -> Service:
         except ConnectionError:
             if not wrong:
                 raise
-        ctx.connection.execute(BOOK, [paid.order])
+        say(ctx.connection, BOOK, [paid.order])
 
     return service
 
@@ -105,8 +104,9 @@ def swallows_the_statement(wrong: bool) -> Service:
     @stock.handle(Paid)
     def take(paid: Paid, ctx: DB) -> None:
         try:
-            ctx.connection.execute("update stock set units = units - ?", [paid.units])
-        except sqlite3.Error:
+            with savepoint(ctx.connection):
+                say(ctx.connection, "update stock set units = units - ?", [paid.units])
+        except ERRORS:
             if not wrong:
                 raise
 
@@ -119,7 +119,7 @@ def publishes_directly(wrong: bool) -> Service:
 
     @stock.handle(Paid)
     def take(paid: Paid, ctx: DB) -> None:
-        ctx.connection.execute("update stock set units = units - ?", [paid.units])
+        say(ctx.connection, "update stock set units = units - ?", [paid.units])
         if wrong:
             bus.publish(paid.order, paid.units)
         else:

@@ -47,6 +47,10 @@ class Clock:
         self._passed_s += _READING_S
         return self._start_s + self._passed_s
 
+    def peek_s(self) -> float:
+        """``now_s`` without moving it."""
+        return self._start_s + self._passed_s
+
     def now(self) -> str:
         """RFC 3339."""
         return datetime.fromtimestamp(self.now_s(), UTC).isoformat(timespec="milliseconds")

@@ -11,7 +11,7 @@ from bothends.errors import ConfigError
 from bothends.service import Consumer, Service
 from bothends.testing.exploring.boundaries import Boundary, Fault, Plan, Where
 from bothends.testing.exploring.causes import Cause, Evidence, cause_of
-from bothends.testing.exploring.databases import Database
+from bothends.testing.exploring.databases import Database, own_url
 from bothends.testing.exploring.judging import Verdict, ended_transactions, judge
 from bothends.testing.exploring.pictures import DEAD, Masks, masks_of
 from bothends.testing.exploring.reports import Finding, Report
@@ -40,11 +40,15 @@ def explore(
     connection) in a transaction, makes the start state, and may return further events. An event may be written as
     ``(service, event)`` to say whose outbox it goes to; otherwise it goes to the first service that does not handle it
     itself, else to the first. ``invariant`` is given a session on the final state of each run; False or AssertionError is a
-    violation. ``depth=2`` tries pairs of faults as well; ``budget`` is the number of runs (at least 3). ``database`` is
-    ``sqlite:///path`` where the user's code opens connections of its own; what is in it is overwritten. ``modules``
-    names further modules that are the user's.
+    violation. ``depth=2`` tries pairs of faults as well; ``budget`` is the number of runs (at least 3). ``modules`` names
+    further modules that are the user's.
 
-    Raises ConfigError for what cannot be explored, and what ``start`` raises.
+    ``database`` is a URL; without one it is the services' own where they are configured with PostgreSQL, else SQLite in
+    memory. On PostgreSQL that database is left alone: a scratch database is made on its server, and dropped at the end; the
+    user's own connections to it (by psycopg) lead there as well. ``sqlite:///path`` is for code that opens connections of its
+    own; what is in it is overwritten.
+
+    Raises ConfigError for what cannot be explored, StoreUnavailable, and what ``start`` raises.
     """
     services = [service] if isinstance(service, Service) else list(service)
     for included in dict.fromkeys(module for one in services for module in one.include):
@@ -58,7 +62,7 @@ def explore(
         more = start(session) if start is not None else None
         opened.publish(session, services, [*(more or ()), *events])
 
-    world = World(services, prepare, invariant, database, seed, modules)
+    world = World(services, prepare, invariant, database or own_url(services), seed, modules)
     with world.opened():
         return _Exploration(world, services, depth, budget, name or services[0].name).report()
 
@@ -98,15 +102,18 @@ class _Exploration:
         findings = self._without_faults()
         if not findings:
             self._search()
-            findings = [self._finding(found) for found in self.found.values()][:FINDINGS_MAX]
+            told = (self._finding(found) for found in list(self.found.values())[:FINDINGS_MAX])
+            findings = [finding for finding in told if finding is not None]
+            if len(findings) < len(self.found) and len(findings) < FINDINGS_MAX:
+                notes.append("a difference that did not show again, from a fresh start, is left out")
         return Report(
             self.name, len(self.undisturbed.tape.boundaries), self.runs, self.failed, tuple(findings), self.depth,
             self.world.seed, self.complete, tuple(notes),
         )
 
-    def _run(self, plan: Plan, *, detailed: bool = False, noise: bool = False) -> Ending:
+    def _run(self, plan: Plan, *, detailed: bool = False, noise: bool = False, afresh: bool = False) -> Ending:
         self.runs += 1
-        return self.world.run(plan, detailed=detailed, noise=noise)
+        return self.world.run(plan, detailed=detailed, noise=noise, afresh=afresh)
 
     def _consumers(self) -> dict[str, Consumer]:
         return {consumer.name: consumer for service in self.services for consumer in service.consumers.values()}
@@ -210,9 +217,12 @@ class _Exploration:
 
     # The findings
 
-    def _finding(self, found: _Found) -> Finding:
+    def _finding(self, found: _Found) -> Finding | None:
+        """None where it does not show again."""
         evidence = found.evidence
-        ending = self._run(evidence.plan, detailed=True)
+        ending = self._run(evidence.plan, detailed=True, afresh=True)
+        if self._judge(ending, evidence.plan).ok:
+            return None
         faults = tuple((evidence.plan[b.number], b) for b in ending.tape.applied)
         lines = [line for difference in evidence.verdict.differences for line in describe(difference)]
         if evidence.verdict.violation:

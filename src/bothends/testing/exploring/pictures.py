@@ -10,18 +10,20 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bothends.codecs.cloudevents import from_record
 from bothends.errors import Undecodable
 from bothends.stores import Store
 from bothends.stores.steps import Sql, Steps
+from bothends.testing.clock import table
 
 if TYPE_CHECKING:
     from bothends.testing.exploring.brokers import ExploredBroker
     from bothends.testing.exploring.outside import OutsideCall
 
-__all__ = ["ROWS_MAX", "Difference", "Masks", "Picture", "events_out", "letters", "masks_of", "outside_calls", "tables"]
+__all__ = ["ROWS_MAX", "Difference", "Masks", "Picture", "Row", "events_out", "letters", "masks_of", "outside_calls", "texts"]
 
 ROWS_MAX = 10_000
 """Rows of one table that are compared."""
@@ -109,60 +111,33 @@ def _values(picture: Picture, name: str, column: int) -> Counter[str]:
 def _text(value: Any) -> str:
     if isinstance(value, memoryview):
         value = bytes(value)
-    return repr(value)
+    return str(value) if isinstance(value, Decimal) else repr(value)
+
+
+def texts(row: Iterable[Any]) -> Row:
+    """A row as pictures hold it."""
+    return tuple(map(_text, row))
 
 
 # What is in a picture
 
 
-def tables(store: Store, picture: Picture) -> Steps[None]:
-    """All rows of all tables that are not ours. Raises ValueError for a table of more than ``ROWS_MAX`` rows."""
-    found = yield Sql(
-        "select name from sqlite_master where type = 'table' and name not like 'bothends\\_%' escape '\\'"
-        " and name not like 'sqlite\\_%' escape '\\' order by 1"
-    )
-    for (name,) in found.rows:
-        quoted = '"' + name.replace('"', '""') + '"'
-        columns = yield Sql(f"select name, type, pk from pragma_table_info({_literal(name)})")
-        rows = yield Sql(f"select * from {quoted} limit {ROWS_MAX + 1}")
-        if len(rows.rows) > ROWS_MAX:
-            raise ValueError(f"the explorer compares whole tables, and {name} has more than {ROWS_MAX} rows")
-        picture.put(name, [row[0] for row in columns.rows], (tuple(map(_text, row)) for row in rows.rows))
-        keys = [n for n, row in enumerate(columns.rows) if row[2]]
-        if len(keys) == 1 and columns.rows[keys[0]][1].upper() == "INTEGER":
-            _counted(picture, name, keys[0], [row[keys[0]] for row in rows.rows])
-    yield from _referring(picture)
-
-
-def _literal(name: str) -> str:
-    return "'" + name.replace("'", "''") + "'"
-
-
-def _counted(picture: Picture, name: str, column: int, numbers: Sequence[Any]) -> None:
-    """A rowid's alias whose values are what SQLite would have counted."""
-    if sorted(numbers) == list(range(1, len(numbers) + 1)):
-        picture.given_out.add((name, column))
-
-
-def _referring(picture: Picture) -> Steps[None]:
-    """Foreign keys that hold numbers which the database gave out."""
-    counted = {(table, picture.columns[table][column]) for table, column in picture.given_out}
-    for name in list(picture.rows):
-        keys = yield Sql(f'select "table", "from", "to" from pragma_foreign_key_list({_literal(name)})')
-        for target, source, column in keys.rows:
-            if any(table == target and column in (None, counted_column) for table, counted_column in counted):
-                picture.given_out.add((name, picture.columns[name].index(source)))
-
-
-def letters(picture: Picture, dead: str, held: str, consumers: str) -> Steps[None]:
+def letters(picture: Picture, stores: Sequence[Store]) -> Steps[None]:
     """Dead letters that are open, and keys that wait for an operator or a new version."""
-    found = yield Sql(
-        f"select c.name, d.type, d.reason, d.key from {dead} d join {consumers} c on c.id = d.consumer"
-        f" where d.state = 'open' order by d.id limit {ROWS_MAX}")
-    picture.put(DEAD, ("consumer", "type", "reason", "key"), (tuple(map(_text, row)) for row in found.rows))
-    found = yield Sql(
-        f"select c.name, h.key, h.state from {held} h join {consumers} c on c.id = h.consumer limit {ROWS_MAX}")
-    picture.put(WAITING, ("consumer", "key", "state"), (tuple(map(_text, row)) for row in found.rows))
+    dead: list[Row] = []
+    waiting: list[Row] = []
+    for store in stores:
+        consumers = table(store, "consumers")
+        found = yield Sql(
+            f"select c.name, d.type, d.reason, d.key from {table(store, 'dead_letters')} d join {consumers} c "
+            f"on c.id = d.consumer where d.state = 'open' order by d.id limit {ROWS_MAX}")
+        dead += (texts(row) for row in found.rows)
+        found = yield Sql(
+            f"select c.name, h.key, h.state from {table(store, 'blocked_keys')} h join {consumers} c "
+            f"on c.id = h.consumer limit {ROWS_MAX}")
+        waiting += (texts(row) for row in found.rows)
+    picture.put(DEAD, ("consumer", "type", "reason", "key"), dead)
+    picture.put(WAITING, ("consumer", "key", "state"), waiting)
 
 
 def events_out(picture: Picture, broker: ExploredBroker, topics: Iterable[str]) -> None:

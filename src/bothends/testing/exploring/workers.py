@@ -38,11 +38,10 @@ from bothends.worker.inbox import Batch
 from bothends.worker.parking import Drain
 from bothends.worker.seats import Seat
 
-__all__ = ["LEASE_S", "Intake", "Relaying", "is_outage"]
+__all__ = ["Intake", "Relaying", "is_outage"]
 
 T = TypeVar("T")
 
-LEASE_S = 4.0
 TAKE_MAX = 500
 LEASES_MAX = 64
 DRIVES_MAX = 20
@@ -108,9 +107,10 @@ class Intake:
 
     def __init__(
         self, consumer: Consumer, store: Store, broker: ExploredBroker, tape: Tape, clock: Clock, life: int, *,
-        resources: Any, run_async: Callable[[Coroutine[Any, Any, Any]], Any], changed: Callable[[], Sequence[str]],
+        lease_s: float, resources: Any, run_async: Callable[[Coroutine[Any, Any, Any]], Any],
+        changed: Callable[[], Sequence[str]],
     ) -> None:
-        self.consumer, self._store, self._broker, self._tape, self._clock = consumer, store, broker, tape, clock
+        self.consumer, self.store, self._broker, self._tape, self._clock = consumer, store, broker, tape, clock
         self._run_async = run_async
         self._changed = changed
         """Names what handlers have left in the process's memory."""
@@ -122,7 +122,7 @@ class Intake:
             topics=self._topics(),
         ))
         self.plan = Plan(
-            consumer=consumer, number=registered.id, store=store, worker=f"explored:{life}:{life}", lease_s=LEASE_S,
+            consumer=consumer, number=registered.id, store=store, worker=f"explored:{life}:{life}", lease_s=lease_s,
             now=clock.now, random=lambda: 0.0,
         )
         self.ask(store.inbox.wake_schema(self.plan.number))
@@ -151,7 +151,7 @@ class Intake:
         """The worker's own errands, on a connection of their own; an outage is waited for."""
         pending: Any = steps
         if self._keeper is None or not self._keeper.usable():
-            self._keeper = self._store.connect(name=f"bothends {self.consumer.name} keeper")
+            self._keeper = self.store.connect(name=f"bothends {self.consumer.name} keeper")
         return run(pending, self._keeper)  # type: ignore[no-any-return]
 
     # Delivering
@@ -194,7 +194,7 @@ class Intake:
 
     def _take(self) -> None:
         if self.consumer.retry.mode == "block":
-            blocked = {Partition(*p) for p in self.ask(self._store.inbox.blocking(self.plan.number))}
+            blocked = {Partition(*p) for p in self.ask(self.store.inbox.blocking(self.plan.number))}
             self._subscription.resume([Partition(topic, 0) for topic in self._topics()])
             self._subscription.pause(sorted(blocked))
         self.waiting.extend(self._subscription.poll(TAKE_MAX, 0.0))
@@ -242,8 +242,8 @@ class Intake:
     def drain(self) -> bool:
         """A turn at each key whose time has come. Whether there was any. Raises Crash."""
         self._tape.consumer, self._tape.message = self.consumer.name, ""
-        leases = self.ask(self._store.inbox.lease_due(
-            self.plan.number, self.plan.worker, lease_s=LEASE_S, most=LEASES_MAX))
+        leases = self.ask(self.store.inbox.lease_due(
+            self.plan.number, self.plan.worker, lease_s=self.plan.lease_s, most=LEASES_MAX))
         for lease in leases:
             drain = Drain(self.plan, lease)
             self._drive(drain)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import random
+import uuid
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 
 from bothends.errors import ConfigError
 from bothends.service import Service
+from bothends.stores import Store
 from bothends.testing.clock import seconds_to_next_retry
 from bothends.testing.databases import memory_url
 from bothends.testing.exploring import databases
@@ -26,7 +28,7 @@ from bothends.testing.exploring.outside import WORLDS, OutsideWorld
 from bothends.testing.exploring.pictures import Picture
 from bothends.testing.exploring.redriving import redrive_dead
 from bothends.testing.exploring.tape import Runaway, Tape
-from bothends.testing.exploring.workers import LEASE_S, Intake, Relaying, is_outage
+from bothends.testing.exploring.workers import Intake, Relaying, is_outage
 
 __all__ = ["ROUNDS_MAX", "Ending", "World"]
 
@@ -82,8 +84,11 @@ class World:
         found = modules_of(self.services, self.modules)
         self._files = frozenset(file for module in found if (file := getattr(module, "__file__", None)))
         self._chance.seed(self.seed)
-        url = self.url or memory_url()  # named before the dice are loaded: no two explorations share one
-        with installed(self.clock, self._chance, found), _quiet(), databases.opened(self.services, url, self) as database:
+        token = uuid.uuid4().hex[:16]  # before the dice are loaded: no two explorations share a database
+        url = self.url or memory_url()
+        with installed(self.clock, self._chance, found), _quiet(), databases.opened(
+            self.services, url, self, token
+        ) as database:
             self._database = database
             self._memory = Memory(found, self.services)
             with database.session() as session:
@@ -107,9 +112,9 @@ class World:
 
     # One run
 
-    def run(self, plan: Plan, *, detailed: bool = False, noise: bool = False) -> Ending:
+    def run(self, plan: Plan, *, detailed: bool = False, noise: bool = False, afresh: bool = False) -> Ending:
         """A run from the start state, disturbed as ``plan`` says, until all is quiet. ``noise``: on another day, with other
-        dice, so that what depends on them shows."""
+        dice, so that what depends on them shows. ``afresh``: the database keeps nothing of the runs before."""
         self.tape.over = True
         self.detailed = detailed
         self.tape = tape = Tape(plan, detailed=detailed, is_users=self.is_users)
@@ -119,7 +124,10 @@ class World:
         published = self._published
         if published is not None and (noise or min(plan, default=0) < len(published.tape.boundaries)):
             published = None
-        self._database.restore(self._begin if published is None else published.copy)
+        if published is not None and not self._database.restore(published.copy, afresh=afresh):
+            published = self._published = None
+        if published is None:
+            self._database.restore(self._begin, noise=noise, afresh=afresh)
         self._memory.forget()
         for port, state in self._states:
             port.put(state)
@@ -146,11 +154,13 @@ class World:
 
     def _note_published(self, run: _Run) -> None:
         """Undisturbed, the first events are out: runs that are disturbed only later may begin here."""
+        copy = self._database.keep()
+        if copy is None:
+            return
         tape = Tape({})
         tape.resume(run.tape)
         self._published = _Published(
-            tape, run.log.copy(tape), self._database.keep(), self.clock.passed_s, self._chance.getstate(),
-            random.getstate(),
+            tape, run.log.copy(tape), copy, self.clock.passed_s, self._chance.getstate(), random.getstate(),
         )
 
     def _ask_invariant(self) -> str | None:
@@ -264,22 +274,24 @@ class _Run:
                 tape.mark("forgets", ", ".join(lost[:3]))
             self._world._memory.forget()
             self._database.drop_users()
-        self._database.explored.end(process, self._world.run_async)
+        self._database.end(process, self._world.run_async, died=True)
         tape.revive()
         tape.mark("starts", "starts again")
-        self._clock.forward(LEASE_S + 1.0)
-        self._database.forward(LEASE_S + 1.0)
+        self._clock.forward(self._database.lease_s + 1.0)
 
     # The relay
 
     def _relay(self) -> bool:
+        return any([self._relay_from(store) for store in self._database.stores])
+
+    def _relay_from(self, store: Store) -> bool:
         database = self._database
-        if database.due() == 0:
+        if database.due(store) == 0:
             return False
-        for topic in database.topics():
+        for topic in database.topics(store):
             self._broker.create_topic(topic, 1)
-        publish = self._world.services[0].publish
-        Relaying(database.explored, self._broker, publish, self._clock).relay(lambda: database.due() == 0)
+        publish = next(service.publish for service in self._world.services if database.store_of(service) is store)
+        Relaying(store, self._broker, publish, self._clock).relay(lambda: database.due(store) == 0)
         return True
 
     # The worker
@@ -302,8 +314,8 @@ class _Run:
         made: list[Intake] = self._intakes
         for consumer in self._consumers:
             made.append(Intake(
-                consumer, self._database.explored, self._broker, self.tape, self._clock, self._lives,
-                resources=resources[consumer.service.name], run_async=world.run_async,
+                consumer, self._database.store_of(consumer.service), self._broker, self.tape, self._clock, self._lives,
+                lease_s=self._database.lease_s, resources=resources[consumer.service.name], run_async=world.run_async,
                 changed=world._memory.changed if world.detailed else lambda: (),
             ))
         if len(made) != len(self._consumers):
@@ -323,17 +335,17 @@ class _Run:
 
     def _wait(self) -> bool:
         """Moves the clock to the next retry. Whether there is one."""
-        waits = [self._database.ask(seconds_to_next_retry(
-            self._database.store, [intake.plan.number for intake in self._intakes]))]
-        waits += [intake.next_due_s() for intake in self._intakes]
-        waits.append(self._database.next_delayed_s())
+        waits = [intake.next_due_s() for intake in self._intakes]
+        for store in self._database.stores:
+            numbers = [intake.plan.number for intake in self._intakes if intake.store is store]
+            waits.append(self._database.ask(seconds_to_next_retry(store, numbers)))
+            waits.append(self._database.next_delayed_s(store))
         due = [wait for wait in waits if wait is not None]
         if not due:
             return False
         # What is due and does not move is leased by somebody who is gone.
         by_s = min(due) + 0.01 if min(due) > 0.02 else 1.0
         self._clock.forward(by_s)
-        self._database.forward(by_s)
         return True
 
     def _redrive(self) -> bool:
@@ -354,5 +366,5 @@ class _Run:
         self._intakes.clear()
         self._lifespans.clear()
         for process in (RELAY, WORKER):
-            self._database.explored.end(process, self._world.run_async)
+            self._database.end(process, self._world.run_async, died=False)
 

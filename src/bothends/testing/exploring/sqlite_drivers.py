@@ -1,7 +1,7 @@
-"""Drivers and stores as an exploration sees them: every statement passes the tape, the product's and the user's.
+"""SQLite as an exploration sees it: every statement passes the tape, the product's and the user's.
 
-The product's statements pass where our ``Connection`` executes them, the user's where the driver's own class does. What runs
-below is the real connection with the real guard.
+The product's statements pass where our ``Connection`` executes them (``connections.py``), the user's where the driver's own
+class does. What runs below is the real connection with the real guard.
 """
 
 from __future__ import annotations
@@ -12,28 +12,20 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Coroutine
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from bothends.stores import Store
 from bothends.stores.connection import AsyncConnection, Connection
-from bothends.stores.steps import Result, Sql
-from bothends.testing.exploring.boundaries import Crash, Fault, Kind
-from bothends.testing.exploring.clock import Clock, lend_to_sqlite
+from bothends.testing.exploring.boundaries import Kind
+from bothends.testing.exploring.clock import lend_to_sqlite
+from bothends.testing.exploring.connections import Explored, ExploredAsyncConnection, ExploredConnection, Scene
 from bothends.testing.exploring.statements import kind_of, writes
-from bothends.testing.exploring.tape import Tape
 from bothends.worker.guards import Guard, GuardedSqlite
 
-__all__ = ["ExploredStore", "Scene", "broken_sqlite", "probed_sqlite"]
+__all__ = ["ExploredSqliteStore", "broken_sqlite", "probed_sqlite"]
 
 
-C = TypeVar("C", bound="ExploredConnection | ExploredAsyncConnection")
-
-
-class Scene(Protocol):
-    """What probes need to know: the tape and the clock of the run that is on."""
-
-    tape: Tape
-    clock: Clock
+C = TypeVar("C", bound="ExploredSqlite | ExploredAiosqlite")
 
 
 def broken_sqlite(*, lost: bool) -> sqlite3.Error:
@@ -153,84 +145,22 @@ def probed_sqlite(base: Any) -> type[Any]:
 # The product's statements
 
 
-class _Explored:
-    """What synchronous and asynchronous connections share."""
+class _Sqlite(Explored):
+    driver: Any
 
-    def __init__(self, inner: Any, scene: Scene) -> None:
-        self.inner, self._scene = inner, scene
-        self.driver: Any = inner.driver
-        self.closed = False
-        """Whether the process itself has closed it, or lost it."""
+    def lost(self) -> Exception:
+        return broken_sqlite(lost=True)
 
-    def in_transaction(self) -> bool:
-        tape = self._scene.tape
-        return not (tape.dead or tape.over) and self.usable() and bool(self.inner.in_transaction())
-
-    def usable(self) -> bool:
-        return not self.closed and bool(self.inner.usable())
-
-    def _arrive(self, text: str) -> Fault | None:
-        if self._scene.tape.dead or self._scene.tape.over:
-            raise Crash
-        kind = kind_of(text)
-        durable = kind is Kind.COMMIT or (writes(text) and not self.in_transaction())
-        return self._scene.tape.arrive(kind, text, durable=durable)
+    def is_idle(self, text: str) -> bool:
+        """Flushing to disk matters to a machine's death, which is not explored, and costs milliseconds."""
+        return text.startswith("pragma synchronous")
 
 
-def _is_lost(fault: Fault | None) -> bool:
-    return fault is Fault.FAILS or fault is Fault.HAPPENED
-
-
-class ExploredConnection(_Explored):
-    def execute(self, statement: Sql, /) -> Result:
-        if _is_idle(statement.text):
-            return Result([], 0)
-        result: Result = self._through(statement.text, lambda: self.inner.execute(statement))
-        return result
-
-    def begin(self) -> None:
-        self._through("begin", self.inner.begin)
-
-    def begin_with(self, first: Sql, /) -> Result:
-        self.begin()
-        return self.execute(first)
-
-    def commit(self) -> None:
-        self._through("commit", self.inner.commit)
-
-    def commit_with(self, gate: Sql, /) -> None:
-        self.execute(gate)
-        self.commit()
-
-    def rollback(self) -> None:
-        if self.in_transaction():
-            self._through("rollback", self.inner.rollback)
-
-    def _through(self, text: str, do: Callable[[], Any]) -> Any:
-        if not self.usable():
-            raise broken_sqlite(lost=True)
-        fault = self._arrive(text)
-        if fault is Fault.FAILS:
-            self.close()
-            raise broken_sqlite(lost=True)
-        driver = self.inner.driver
-        driver.ours = True
-        try:
-            result = do()
-        finally:
-            driver.ours = False
-        if fault is Fault.CRASH_AFTER:
-            self._scene.tape.die()
-        if fault is Fault.HAPPENED:
-            self.close()
-            raise broken_sqlite(lost=True)
-        return result
-
-    def cancel(self) -> None:
-        self.inner.cancel()
+class ExploredSqlite(_Sqlite, ExploredConnection):
+    def saying(self, ours: bool) -> None:
+        self.driver.ours = ours
 
     def close(self) -> None:
-        """The database rolls back what was open."""
         if self.closed:
             return
         self.closed = True
@@ -242,7 +172,7 @@ class ExploredConnection(_Explored):
         sqlite3.Connection.rollback(driver)
 
 
-class ExploredAsyncConnection(_Explored):
+class ExploredAiosqlite(_Sqlite, ExploredAsyncConnection):
     ended = False
     """Whether the driver's connection is closed, and its thread over."""
 
@@ -251,52 +181,11 @@ class ExploredAsyncConnection(_Explored):
         self.underneath = inner.driver._conn
         """What aiosqlite works on. It forgets it where it was told to close, whether or not that was done."""
 
-    async def execute(self, statement: Sql, /) -> Result:
-        if _is_idle(statement.text):
-            return Result([], 0)
-        result: Result = await self._through(statement.text, lambda: self.inner.execute(statement))
-        return result
+    def saying(self, ours: bool) -> None:
+        self.underneath.ours = ours
 
-    async def begin(self) -> None:
-        await self._through("begin", self.inner.begin)
-
-    async def begin_with(self, first: Sql, /) -> Result:
-        await self.begin()
-        return await self.execute(first)
-
-    async def commit(self) -> None:
-        await self._through("commit", self.inner.commit)
-
-    async def commit_with(self, gate: Sql, /) -> None:
-        await self.execute(gate)
-        await self.commit()
-
-    async def rollback(self) -> None:
-        if self.in_transaction():
-            await self._through("rollback", self.inner.rollback)
-
-    async def _through(self, text: str, do: Callable[[], Any]) -> Any:
-        if not self.usable():
-            raise broken_sqlite(lost=True)
-        fault = self._arrive(text)
-        if fault is Fault.FAILS:
-            await self._lose()
-            raise broken_sqlite(lost=True)
-        driver = self.underneath
-        driver.ours = True
-        try:
-            result = await do()
-        finally:
-            driver.ours = False
-        if fault is Fault.CRASH_AFTER:
-            self._scene.tape.die()
-        if fault is Fault.HAPPENED:
-            await self._lose()
-            raise broken_sqlite(lost=True)
-        return result
-
-    async def _lose(self) -> None:
-        """The database rolls back what was open; the driver finds out at its next statement."""
+    async def lose(self) -> None:
+        """The driver finds out at its next statement."""
         self.closed = True
         await self.inner.rollback()
 
@@ -308,18 +197,13 @@ class ExploredAsyncConnection(_Explored):
             await self.inner.close()
 
 
-def _is_idle(text: str) -> bool:
-    """Flushing to disk matters to a machine's death, which is not explored, and costs milliseconds."""
-    return text.startswith("pragma synchronous")
-
-
-class ExploredStore:
+class ExploredSqliteStore:
     """``inner`` with connections that pass the tape."""
 
     def __init__(self, inner: Store, scene: Scene) -> None:
         self._inner, self._scene = inner, scene
         self.url, self.schema, self.dialect = inner.url, inner.schema, inner.dialect
-        self._open: list[tuple[str, ExploredConnection | ExploredAsyncConnection]] = []
+        self._open: list[tuple[str, ExploredSqlite | ExploredAiosqlite]] = []
         self._idle: dict[type[Any], list[Connection]] = {}
         """Connections of dead processes that are as good as new."""
 
@@ -328,7 +212,7 @@ class ExploredStore:
         ended = [one for name, one in self._open if name == process]
         self._open = [(name, one) for name, one in self._open if name != process]
         for one in ended:
-            if isinstance(one, ExploredConnection):
+            if isinstance(one, ExploredSqlite):
                 self._end(one)
             elif not one.ended:
                 one.underneath.guarded = False
@@ -347,7 +231,7 @@ class ExploredStore:
                 connection.close()
         self._idle.clear()
 
-    def _end(self, ended: ExploredConnection) -> None:
+    def _end(self, ended: ExploredSqlite) -> None:
         """A connection ends as its process does; one that is as good as new serves the next."""
         ended.close()
         driver = ended.driver
@@ -361,17 +245,17 @@ class ExploredStore:
         probed = probed_sqlite(base)
         idle = self._idle.get(probed)
         if idle:
-            return self._kept(ExploredConnection(idle.pop(), self._scene))
+            return self._kept(ExploredSqlite(idle.pop(), self._scene))
         inner = self._inner.connect(name=name, factory=probed)
         self._prepare(inner.driver)
-        return self._kept(ExploredConnection(inner, self._scene))
+        return self._kept(ExploredSqlite(inner, self._scene))
 
     async def connect_async(self, *, name: str = "bothends", factory: type[Any] | None = None) -> AsyncConnection:
         base: Any = factory or sqlite3.Connection
         inner = await self._inner.connect_async(name=name, factory=probed_sqlite(base))
         driver = inner.driver
         await driver._execute(self._prepare, driver._conn)  # in its own thread
-        return self._kept(ExploredAsyncConnection(inner, self._scene))
+        return self._kept(ExploredAiosqlite(inner, self._scene))
 
     def _kept(self, connection: C) -> C:
         self._open.append((self._scene.tape.process, connection))
