@@ -38,6 +38,17 @@ def test_the_demo_has_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(case["complete"] and not case["notes"] for case in told["cases"])
 
 
+def test_the_demo_has_no_finding_on_the_postgresql_that_it_is_configured_with(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("BOTHENDS_DATABASE_URL", postgresql_url)
+    assert run(["check", "bothends.demo", "--json", "--case", "an_order_without_a_price"]) == 0
+    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    assert case["complete"]
+    assert not case["notes"]
+    assert case["boundaries"] > 60
+
+
 def test_the_reports_of_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     junit, html = tmp_path / "check.xml", tmp_path / "check.html"
     status = run(["check", "examples.lessons.naive_shop", "--json", "--junit", str(junit), "--html", str(html)])
