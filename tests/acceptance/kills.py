@@ -14,7 +14,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -24,6 +24,7 @@ from tests.acceptance.audit import audit, clean
 from tests.acceptance.ground import Ground, ground
 
 BACKLOG = 1_000
+WORKERS = 4
 TOGETHER = 20
 """Changes in one transaction: writers that commit each by itself do not fill four relays and four workers."""
 RESUME_S = 5.0
@@ -50,7 +51,10 @@ class Kill:
     name: str
     supervisor: bool
     members: frozenset[int]
-    """Which member of the group died with it. One that was on its way to be a member again: the last that it was."""
+    """Which member of the group died with it. One that was on its way to be a member again: the one that it would have been,
+    which of those that nobody was just then is the last to have died (those that died before it are replaced before it)."""
+    absent: frozenset[int]
+    """The members that nobody was when it died."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +129,10 @@ class _Cores:
 def _run(
     here: Ground, rng: random.Random, seconds: float, tell: Callable[[str], None], lanes: _Lanes
 ) -> tuple[datetime, datetime, list[Kill]]:
-    victims = [*here.relays(4), *here.workers(4)]
+    victims = [*here.relays(4), *here.workers(WORKERS)]
     here.until("lanes are taken", lambda: here.ask("select count(*) from bothends.relay_lanes where relay is null") == 0)
     writers = here.writers(2, keys=256, backlog=BACKLOG, together=TOGETHER)
-    here.until("every worker has its share", lambda: int(here.ask(_SPREAD)) == 4)
+    here.until("every worker has its share", lambda: int(here.ask(_SPREAD)) == WORKERS)
     start = here.ask("select clock_timestamp()")
     kills = _kill_one_a_second(here, victims, rng, seconds, tell, lanes)
     end = here.ask("select clock_timestamp()")
@@ -151,8 +155,7 @@ def _kill_one_a_second(
             time.sleep(0.02)
         kill = _kill(here, rng.choice(victims), rng)
         if kill is not None:
-            before = next((one.members for one in reversed(kills) if one.name == kill.name), frozenset())
-            kills.append(kill if kill.members else replace(kill, members=before))
+            kills.append(kill if kill.members or kill.name.startswith("relay") else replace(kill, members=_wanted(kill, kills)))
         here.fleet.tend()
         if second % 10 == 0:
             tell(f"{len(kills)} kills, {here.ask('select count(*) from effects_log')} effects, {here.ask(_WAITING)} wait")
@@ -169,6 +172,7 @@ def _kill(here: Ground, victim: Process, rng: random.Random) -> Kill | None:
     # A child that has not said that it is ready may be on its way, or the spare.
     dying = children if supervisor else ready[-1:] or [rng.choice(children)]
     members = frozenset(_members(here, dying))
+    absent = frozenset(range(WORKERS)) - {*_members(here)}
     try:
         os.kill(victim.running.pid if supervisor else dying[0], signal.SIGKILL)
     except ProcessLookupError:
@@ -176,17 +180,23 @@ def _kill(here: Ground, victim: Process, rng: random.Random) -> Kill | None:
     if supervisor:
         victim.running.wait()
         victim.restarts = -1  # this death is ours
-    return Kill(here.ask("select clock_timestamp()"), victim.name, supervisor, members)
+    return Kill(here.ask("select clock_timestamp()"), victim.name, supervisor, members, absent)
 
 
-def _members(here: Ground, pids: list[int]) -> list[int]:
-    """The members of the consumer group that these processes are: whose lock files they hold."""
+def _wanted(kill: Kill, before: list[Kill]) -> frozenset[int]:
+    """The member that one which was none yet would have become."""
+    died = {member: nth for nth, one in enumerate(before) for member in one.members}
+    return frozenset(sorted(kill.absent, key=lambda member: died.get(member, -1))[-1:])
+
+
+def _members(here: Ground, pids: Collection[int] | None = None) -> list[int]:
+    """The members of the consumer group that these processes are (None: that anybody is): whose lock files they hold."""
     files = {file.stat().st_ino: int(file.name.split(".")[-2]) for file in (here.folder / "run").glob("*.member")}
     held = []
     with open("/proc/locks", encoding="ascii") as locks:
         for line in locks:
             words = line.split()  # 1: FLOCK ADVISORY WRITE <pid> <major:minor:inode> 0 EOF
-            if words[1] == "FLOCK" and int(words[4]) in pids:
+            if words[1] == "FLOCK" and (pids is None or int(words[4]) in pids):
                 held.append(files.get(int(words[5].rpartition(":")[2])))
     return [member for member in held if member is not None]
 

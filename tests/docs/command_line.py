@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from bothends.cli import build
+from bothends.cli.commands import build
 
 __all__ = ["commands", "options_of", "reference"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bothends.operating.standby import StandBy, spawn, standing_by
+from bothends.operating.standby import CANNOT, IDLE, WORKS, StandBy, spawn, standing_by
 from bothends.stores import open_store
 from bothends.stores.schema import apply
 from tests.conftest import fresh_database
@@ -71,11 +71,41 @@ def until_ended(one: StandBy) -> int:
 
 def test_the_module_of_a_supervisor_command_brings_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     """A supervisor that was killed must be back in a moment, on a busy machine as well."""
-    code = "import json, sys; from bothends.cli import build; build(['work']); print(json.dumps(list(sys.modules)))"
+    code = "import json, sys; from bothends.cli.commands import build; build(['work']); print(json.dumps(list(sys.modules)))"
     loaded = modules_after(code, cwd=tmp_path)
     for heavy in ("rich", "asyncio", "psycopg", "sqlalchemy", "confluent_kafka", "pydantic", "ssl", "importlib.metadata",
                   "bothends.admin", "bothends.cli.dead", "bothends.demo", "bothends.relay", "bothends.worker"):
         assert heavy not in loaded, heavy
+
+
+def test_the_first_child_is_on_its_way_before_the_command_line_is_read(tmp_path: Path) -> None:
+    code = "import json, sys; import bothends.cli; print(json.dumps(list(sys.modules)))"
+    loaded = modules_after(code, cwd=tmp_path)
+    assert {name for name in loaded if name.startswith(("typer", "click", "msgspec", "bothends."))} == {
+        "bothends.cli", "bothends.operating", "bothends.operating.standby"}
+
+
+@pytest.mark.parametrize(("check", "answer"), [
+    ({"relays": False, "workers": True}, WORKS), ({"relays": True, "workers": True}, WORKS),
+    ({"relays": True, "workers": False}, IDLE), ({"relays": False, "workers": True, "consumers": ["stokc"]}, CANNOT),
+    ({"relays": True, "workers": True, "service": "shoop"}, CANNOT),
+])
+def test_it_says_whether_the_application_has_what_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: dict[str, object], answer: bytes,
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    flags = {"database_url": f"sqlite:///{tmp_path / 'db'}", "broker_url": f"embedded:///{tmp_path / 'log'}"}
+    with standing_by(["bothends.operating.child"]) as early:
+        early[0].prepare({"app": "app", "flags": flags, "log_format": "json", "log_level": "info",
+                          "check": {"service": None, "consumers": [], **check}})
+        assert early[0].answer() == answer
+
+
+def test_one_that_died_answers_that_it_cannot() -> None:
+    with standing_by([SUPERVISED]) as early:
+        early[0].process.kill()
+        assert early[0].answer() == CANNOT
 
 
 def test_a_relays_child_does_without_the_drivers_that_the_application_does_not_name(tmp_path: Path) -> None:
@@ -113,7 +143,7 @@ def test_one_that_nobody_needs_ends_by_itself(tmp_path: Path) -> None:
 
 
 def test_what_was_not_taken_is_dropped() -> None:
-    with standing_by([(SUPERVISED, {}), (SUPERVISED, {})]) as early:
+    with standing_by([SUPERVISED, SUPERVISED]) as early:
         left = list(early)
         assert all(one.is_alive() for one in early)
     assert early == []
@@ -122,7 +152,7 @@ def test_what_was_not_taken_is_dropped() -> None:
 
 def test_they_are_dropped_where_the_application_is_wrong() -> None:
     def begin() -> None:
-        with standing_by([(SUPERVISED, {})]) as early:
+        with standing_by([SUPERVISED]) as early:
             left.extend(early)
             raise LookupError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Annotated, Any
 
@@ -9,8 +10,7 @@ import typer
 
 from bothends.cli.options import AppArgument, AppOption, ServiceOption
 from bothends.config import app_name, resolve
-from bothends.operating.apps import App, load
-from bothends.operating.standby import standing_by
+from bothends.operating.standby import CANNOT, WORKS, StandBy, spawn
 from bothends.operating.supervisor import Supervisor, Task
 from bothends.service import Service
 from bothends.telemetry import logs
@@ -32,34 +32,37 @@ JsonLogs = Annotated[bool, typer.Option("--json", help="Log lines as JSON.")]
 
 
 def relay(
-    app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None, adopt: Adopt = False,
+    context: typer.Context, app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None,
+    adopt: Adopt = False,
     create_topics: CreateTopics = False, stop_timeout: StopTimeout = None, database: DatabaseUrl = None,
     broker: BrokerUrl = None, json: JsonLogs = False,
 ) -> None:
     """Publish what waits in each outbox of APP. Any number of relays share the work."""
     flags = _flags(create_topics, stop_timeout, database, broker, json)
-    _supervise(app or app_option, flags, service=service, relays=True, workers=0, adopt=adopt)
+    _supervise(context.obj, app or app_option, flags, service=service, relays=True, workers=0, adopt=adopt)
 
 
 def work(
-    app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None, consumers: Consumers = "",
+    context: typer.Context, app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None,
+    consumers: Consumers = "",
     processes: Processes = 1, member: Member = None, create_topics: CreateTopics = False, stop_timeout: StopTimeout = None,
     database: DatabaseUrl = None, broker: BrokerUrl = None, json: JsonLogs = False,
 ) -> None:
     """Handle events with each consumer of APP."""
     flags = _flags(create_topics, stop_timeout, database, broker, json)
-    _supervise(app or app_option, flags, service=service, relays=False, workers=processes, consumers=consumers,
+    _supervise(context.obj, app or app_option, flags, service=service, relays=False, workers=processes, consumers=consumers,
                member=member)
 
 
 def run(
-    app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None, consumers: Consumers = "",
+    context: typer.Context, app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None,
+    consumers: Consumers = "",
     processes: Processes = 1, member: Member = None, adopt: Adopt = False, create_topics: CreateTopics = False,
     stop_timeout: StopTimeout = None, database: DatabaseUrl = None, broker: BrokerUrl = None, json: JsonLogs = False,
 ) -> None:
     """Relay and workers of APP in one command."""
     flags = _flags(create_topics, stop_timeout, database, broker, json)
-    _supervise(app or app_option, flags, service=service, relays=True, workers=processes, consumers=consumers,
+    _supervise(context.obj, app or app_option, flags, service=service, relays=True, workers=processes, consumers=consumers,
                member=member, adopt=adopt)
 
 
@@ -78,8 +81,8 @@ def _flags(
 
 
 def _supervise(
-    given: str | None, flags: dict[str, Any], *, service: str | None, relays: bool, workers: int, consumers: str = "",
-    member: int | None = None, adopt: bool = False,
+    early: list[StandBy], given: str | None, flags: dict[str, Any], *, service: str | None, relays: bool, workers: int,
+    consumers: str = "", member: int | None = None, adopt: bool = False,
 ) -> None:
     name = app_name(given)
     settings = resolve(Service("supervisor"), {**flags, "database_url": None, "broker_url": None})
@@ -94,19 +97,26 @@ def _supervise(
         tasks.append(Task(f"work-{n}", {
             **common, "role": "work", "consumers": chosen, "purges": n == 0,
             "member": None if first is None else first + n}))
-    with standing_by([(task.module, task.task) for task in tasks]) as early:
-        # What is wrong with the application is said here, once, and not by each child. They import it meanwhile.
-        app = load(name, flags)
-        if relays:
-            app.outboxes(service)
-        if workers and (not relays or chosen or any(s.consumers for s in _chosen(app, service))):
-            app.consumers(service, chosen)
-        elif relays:
-            tasks = tasks[:1]  # `run` of an application that only produces
-        logs.setup(settings.log_format, settings.log_level, role="supervisor", pid=os.getpid())
-        raise typer.Exit(
-            Supervisor(tasks, stop_timeout_s=settings.stop_timeout_s, early=early, spare=settings.spare).run())
+    check = {"service": service, "relays": relays, "workers": workers > 0, "consumers": chosen}
+    if not _prepare(early, tasks, name, flags, check):
+        tasks = tasks[:1]  # `run` of an application that only produces
+    logs.setup(settings.log_format, settings.log_level, role="supervisor", pid=os.getpid())
+    raise typer.Exit(Supervisor(tasks, stop_timeout_s=settings.stop_timeout_s, early=early, spare=settings.spare).run())
 
 
-def _chosen(app: App, service: str | None) -> tuple[Service, ...]:
-    return app.services if service is None else (app.service(service),)
+def _prepare(
+    early: list[StandBy], tasks: list[Task], name: str, flags: dict[str, Any], check: dict[str, Any]
+) -> bool:
+    """Lets the first children import the application, and asks one of them whether it has what is wanted; whether there
+    is work for workers. What is wrong is said here, once, and not by each child: then the application is loaded here."""
+    with contextlib.suppress(OSError):  # no memory, no process slot: the supervisor tries again, and tells
+        while len(early) < len(tasks):
+            early.insert(0, spawn(tasks[0].module))
+    for task, one in zip(tasks, reversed(early), strict=False):
+        one.prepare({**task.task, "check": check})
+    answer = early[-1].answer() if early else CANNOT
+    if answer == CANNOT:
+        from bothends.operating.apps import load
+
+        return load(name, flags).check(**check)
+    return answer == WORKS

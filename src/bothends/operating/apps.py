@@ -91,6 +91,16 @@ class App:
                 )
         return found
 
+    def check(self, *, service: str | None, relays: bool, workers: bool, consumers: Sequence[str]) -> bool:
+        """Whether workers have something to do. Raises ConfigError where relays (or workers) are wanted and cannot be."""
+        if relays:
+            self.outboxes(service)
+        chosen = self.services if service is None else (self.service(service),)
+        if not workers or (relays and not consumers and not any(one.consumers for one in chosen)):
+            return False
+        self.consumers(service, consumers)
+        return True
+
     def _called(self, consumer: Consumer) -> set[str]:
         prefix = self.settings[consumer.service.name].group_prefix
         return {consumer.short_name, consumer.name, prefix + consumer.name}

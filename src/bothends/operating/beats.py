@@ -69,6 +69,10 @@ class Link:
             if gone:
                 os._exit(ORPHANED)
 
+    def answer(self, what: bytes) -> None:
+        """Tells the parent how it went with what it was told to prepare for."""
+        self._send(what)
+
     def ready(self) -> None:
         """Tells the parent that the work has begun."""
         self._send(b"r")

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bothends.operating.beats import Link
+from bothends.operating.standby import CANNOT, IDLE, WORKS
 from bothends.operating.supervisor import BEAT_S
 from bothends.telemetry import logs
 
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> int:
     link = Link(int(arguments[0]))
     task = link.task()
     if task.get("stand_by"):
-        _prepare(task)
+        link.answer(_prepare(task))
         task = link.task(wait=True)
     logs.setup(task["log_format"], task["log_level"], role=task["role"], pid=os.getpid())
     state = _State()
@@ -53,17 +54,20 @@ def main(arguments: list[str]) -> int:
         return EXIT_BROKEN
 
 
-def _prepare(task: Mapping[str, Any]) -> None:
-    """Imports the application and what it will run with."""
+def _prepare(task: Mapping[str, Any]) -> bytes:
+    """Imports the application and what it will run with; says whether it can have what the parent wants."""
     logs.setup(task["log_format"], task["log_level"], role="spare", pid=os.getpid())
     from bothends.operating.apps import load
     from bothends.operating.roles import prepare
 
     try:
-        prepare(load(task["app"], task["flags"]))
+        app = load(task["app"], task["flags"])
+        prepare(app)
+        return WORKS if "check" in task and app.check(**task["check"]) else IDLE
     except Exception as error:
-        # Who is given the task meets it again, and says it aloud.
+        # The parent, or who is given the task, meets it again and says it aloud.
         _log.debug("cannot be prepared", exc_info=error)
+        return CANNOT
 
 
 def settle_memory() -> None:

@@ -1,7 +1,7 @@
 """StandBy: a fresh interpreter on its way to becoming a child. What it is told goes over a socket pair, a JSON line each.
 
 The last line is the task. A line before it that says ``stand_by`` lets it import the application meanwhile, so that it is
-at work in a moment when its task comes.
+at work in a moment when its task comes; it answers whether the application can have what ``check`` in it asks for.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["StandBy", "spawn", "standing_by"]
+__all__ = ["CANNOT", "IDLE", "WORKS", "StandBy", "spawn", "standing_by"]
 
+WORKS, IDLE, CANNOT = b"w", b"i", b"x"
+"""Answers to ``check``: there are consumers to work for; there are none, and relays suffice; it cannot be, or breaks."""
 _SEND_S = 1.0
+_ANSWER_S = 30.0
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +34,13 @@ class StandBy:
     def prepare(self, task: Mapping[str, object]) -> None:
         """Lets it import what a child with such a task needs."""
         self._say({**task, "stand_by": True})
+
+    def answer(self) -> bytes:
+        """What it says when it is prepared; CANNOT where it says nothing, within 30 s."""
+        self.link.settimeout(_ANSWER_S)
+        with contextlib.suppress(OSError):  # it died, or is stuck in the application: who asks finds out by trying
+            return self.link.recv(1) or CANNOT
+        return CANNOT
 
     def give(self, task: Mapping[str, object]) -> None:
         """It becomes the child that does this."""
@@ -75,16 +85,13 @@ def spawn(module: str, environ: Mapping[str, str] | None = None) -> StandBy:
 
 
 @contextmanager
-def standing_by(tasks: Sequence[tuple[str, Mapping[str, object]]]) -> Iterator[list[StandBy]]:
-    """One for each module and task, preparing; the first to be taken comes last. Who takes one takes it out of the list:
-    what is left in the end is dropped."""
+def standing_by(modules: Sequence[str]) -> Iterator[list[StandBy]]:
+    """One process for each module, started. Who takes one takes it out of the list: what is left in the end is dropped."""
     started: list[StandBy] = []
     try:
-        for module, task in reversed(tasks):
+        for module in modules:
             with contextlib.suppress(OSError):  # no memory, no process slot: the supervisor tries again, and tells
-                one = spawn(module)
-                started.append(one)
-                one.prepare(task)
+                started.append(spawn(module))
         yield started
     finally:
         while started:
