@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bothends.message import Record
 from bothends.ports import Partition
 from bothends.stores.inboxes import Lease
+from bothends.worker.dealing import Dealing, Line
 from bothends.worker.isolation import PROCESS, Isolation
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ __all__ = ["Delivered", "Failed", "Floor", "HandlerStuck", "Item", "StoreLost"]
 
 
 class Item(NamedTuple):
-    """A record in hand, where it came from, and the ownership under which it came."""
+    """A record in hand, where it came from, the ownership under which it came, and what it must not overtake."""
 
     record: Record
     partition: Partition
     generation: int
+    line: Line | None
 
 
 class Delivered(NamedTuple):
@@ -72,6 +74,7 @@ def _silent(_: object) -> None:
 class Floor:
     plan: Plan | None
     group: str
+    dealing: Dealing
     loop: asyncio.AbstractEventLoop | None = None
     resources: Any = None
     isolation: Isolation = PROCESS

@@ -1,6 +1,6 @@
 """Worker: one consumer's member of its group. A poll thread feeds slots and acknowledges what they have committed.
 
-    poll ─▶ slot by hash of (topic, key) ─▶ inbox engine ─▶ COMMIT answered ─▶ ack
+    poll ─▶ a slot, the same for a key ─▶ inbox engine ─▶ COMMIT answered ─▶ ack
 
 The poll thread never waits for a handler or for the database, so membership is kept whatever they do; a partition whose
 records pile up is paused.
@@ -13,7 +13,6 @@ import os
 import random
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -29,6 +28,7 @@ from bothends.stores.faults import fault_of
 from bothends.stores.inboxes import Lease, Registered
 from bothends.stores.steps import run
 from bothends.telemetry import logs
+from bothends.worker.dealing import Dealing, Line
 from bothends.worker.engine import Plan
 from bothends.worker.floor import Floor, Item
 from bothends.worker.forwarding import Forwarder, retry_topic
@@ -67,7 +67,8 @@ class Worker:
         self.group = prefix + consumer.name
         self._prefix, self._member, self._lease_s = prefix, member, lease_s
         self._exit = exit
-        self.floor = Floor(None, self.group, loop=loop, resources=resources, isolation=isolation)
+        self._slot_count = consumer.concurrency or (1 if store.dialect == "sqlite" else SLOTS)
+        self.floor = Floor(None, self.group, Dealing(self._slot_count), loop=loop, resources=resources, isolation=isolation)
         if observe is not None:
             self.floor.observe = observe
         self._slots: list[Slot] = []
@@ -174,8 +175,7 @@ class Worker:
         )
 
     def _start_slots(self) -> None:
-        count = self.consumer.concurrency or (1 if self.store.dialect == "sqlite" else SLOTS)
-        self._slots = [Slot(self.floor, index, forwarder=self._forwarder) for index in range(count)]
+        self._slots = [Slot(self.floor, index, forwarder=self._forwarder) for index in range(self._slot_count)]
         for slot in self._slots:
             slot.start()
 
@@ -206,33 +206,27 @@ class Worker:
             partition = Partition(record.origin.topic, record.origin.partition)
             generation = generations.get(partition)
             if generation is not None:
-                items.append(Item(record, partition, generation))
+                items.append(Item(record, partition, generation, self._line_of(record)))
                 self._in_hand[partition] += 1
         self._feed(items)
 
     def _feed(self, items: Sequence[Item], *, first: bool = False) -> None:
         by_slot: dict[int, list[Item]] = {}
+        deal, now_s = self.floor.dealing.deal, time.monotonic()
         for item in items:
-            by_slot.setdefault(self._slot_of(item.record), []).append(item)
+            by_slot.setdefault(deal(item.line, now_s), []).append(item)
         for index, some in by_slot.items():
             self._slots[index].put(some, first=first)
 
-    def _slot_of(self, record: Record) -> int:
-        count = len(self._slots)
-        if count == 1:
-            return 0
+    def _line_of(self, record: Record) -> Line | None:
         key = record.key
         if self.consumer.format is not None and self.consumer.format.key is not None:
             key = _foreign_key(self.consumer, record)
-        if key is None:
-            return record.origin.offset % count
-        return self._slot_of_key(record.origin.topic, key)
-
-    def _slot_of_key(self, topic: str, key: bytes) -> int:
-        return zlib.crc32(key, zlib.crc32(topic.encode())) % len(self._slots)
+        return None if key is None else (record.origin.topic, key)
 
     def _give(self, lease: Lease) -> None:
-        self._slots[self._slot_of_key(lease.key.topic, lease.key.key)].give(lease)
+        slot = self.floor.dealing.deal((lease.key.topic, lease.key.key), time.monotonic())
+        self._slots[slot].give(lease)
 
     def _acknowledge(self) -> None:
         settled = self.floor.take_settled()

@@ -1,5 +1,5 @@
-"""Slots: each a thread with a database connection of its own. A key always comes to the same slot, so its messages run in
-order while other keys run beside it.
+"""Slots: each a thread with a database connection of its own. What is in hand of a key is on one slot, so its messages run
+in order while other keys run beside it.
 """
 
 from __future__ import annotations
@@ -97,9 +97,11 @@ class Slot:
     def drop(self, lost: Callable[[Item], bool]) -> None:
         """Forgets records that were not begun."""
         with self._condition:
+            gone = [item for item in self.queue if lost(item)]
             kept = [item for item in self.queue if not lost(item)]
             self.queue.clear()
             self.queue.extend(kept)
+        self._leave(gone)
 
     def wake(self) -> None:
         with self._condition:
@@ -170,15 +172,26 @@ class Slot:
                 if self.drains:
                     self._current, self._items = Drain(floor.the_plan, self.drains.popleft()), []
                     self.holding = frozenset()
+                    floor.dealing.begin(self.index, time.monotonic())
                     return True
                 most = max(1, int(self._size))
                 items = [self.queue.popleft() for _ in range(min(most, len(self.queue)))]
-                self._items = [item for item in items if self._may_run(item)]
+                self._items = self._those_that_may_run(items)
                 self.holding = frozenset((item.partition, item.generation) for item in self._items)
                 if self._items:
                     consumer = floor.the_plan.consumer
                     self._current = Batch(floor.the_plan, [read(consumer, item.record) for item in self._items])
+                    floor.dealing.begin(self.index, time.monotonic())
                     return True
+
+    def _those_that_may_run(self, items: Sequence[Item]) -> list[Item]:
+        may = [self._may_run(item) for item in items]
+        if not all(may):
+            self._leave([item for item, goes in zip(items, may, strict=True) if not goes])
+        return [item for item, goes in zip(items, may, strict=True) if goes]
+
+    def _leave(self, items: Sequence[Item]) -> None:
+        self.floor.dealing.leave(self.index, [item.line for item in items])
 
     def _may_run(self, item: Item) -> bool:
         floor = self.floor
@@ -215,7 +228,9 @@ class Slot:
             return
         if lost:
             _log.info("the database is back, or the work was given up", extra={"consumer": self.floor.the_plan.consumer.name})
-        self._finish(work, time.monotonic() - began)
+        ended = time.monotonic()
+        self.floor.dealing.end(self.index, ended, len(self._items))
+        self._finish(work, ended - began)
         with self._condition:
             self._current, self._items, self.holding = None, [], frozenset()
 
@@ -255,6 +270,7 @@ class Slot:
         deliveries = work.deliveries if isinstance(work, Batch) else work.done
         counts = Counter(d.outcome.value for d in deliveries if d.outcome is not None and d.outcome is not Outcome.RELEASED)
         if isinstance(work, Drain):
+            floor.dealing.leave(self.index, [(work.lease.key.topic, work.lease.key.key)])
             with floor.lock:
                 floor.leases.pop(work.lease.key, None)
         else:
@@ -284,7 +300,8 @@ class Slot:
             else:
                 again.append(item)
         floor.settle(done)
-        kept = [item for item in again if self._may_run(item)]
+        self._leave(done)
+        kept = self._those_that_may_run(again)
         if kept:
             with self._condition:
                 self.queue.extendleft(reversed(kept))
