@@ -55,7 +55,8 @@ def test_slow_messages_are_spread_evenly() -> None:
     assert [dealt.count(n) for n in range(4)] == [10] * 4
 
 
-_moves = st.lists(st.tuples(st.sampled_from(["deal", "leave", "begin", "end"]), st.integers(0, 4), st.floats(0, 1)), max_size=80)
+_ACTS = st.sampled_from(["deal", "leave", "begin", "end"])
+_moves = st.lists(st.tuples(_ACTS, st.integers(0, 4), st.floats(0, 1)), max_size=80)
 
 
 @given(_moves)
