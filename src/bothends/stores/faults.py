@@ -21,7 +21,7 @@ class Fault(enum.Enum):
 
 _CONTENTION = frozenset({"40001", "40P01", "55P03"})
 _TIMED_OUT = frozenset({"25P03", "25P04", "57014", "57P05"})
-_UNAVAILABLE = frozenset({"57P01", "57P02", "57P03", "53300", "53400", "58000", "58030"})
+_UNAVAILABLE = frozenset({"57P01", "57P02", "57P03", "53100", "53300", "53400", "58000", "58030"})
 _SQLITE_CONTENTION = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _SQLITE_UNAVAILABLE = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL})
 
