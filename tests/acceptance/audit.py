@@ -1,14 +1,17 @@
-"""Audit: what was written against what took effect. Pure SQL over the finished world."""
+"""Audit: what was written against what took effect. Pure SQL over the finished world, of PostgreSQL or SQLite."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from tests.acceptance.ground import Ground
 
-_LOST = """select count(*) from written w where not exists (select from effects_log e where e.event_id = w.event_id)"""
+class Asked(Protocol):
+    def ask(self, text: str) -> Any:
+        """The first value of the first row."""
+
+_LOST = """select count(*) from written w where not exists (select 1 from effects_log e where e.event_id = w.event_id)"""
 _DOUBLE = "select coalesce(sum(n - 1), 0) from (select count(*) n from effects_log group by event_id) c"
-_UNKNOWN = "select count(*) from effects_log e where not exists (select from written w where w.event_id = e.event_id)"
+_UNKNOWN = "select count(*) from effects_log e where not exists (select 1 from written w where w.event_id = e.event_id)"
 _ORDER = """
     select count(*) from (
         select w.version, max(w.version) over (
@@ -17,7 +20,7 @@ _ORDER = """
     ) o where version < before"""
 
 
-def audit(ground: Ground) -> dict[str, Any]:
+def audit(ground: Asked) -> dict[str, Any]:
     """``order_violations``: first effects of a key whose version is lower than one that took effect before."""
     return {
         "events": int(ground.ask("select count(*) from written")),

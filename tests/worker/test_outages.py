@@ -56,6 +56,45 @@ def test_connections_ended_again_and_again_cost_nothing(desk: Desk, broker: Brok
     assert desk.rows("id", "dead_letters") == []
 
 
+def full_disk(desk: Desk, ctx: Any) -> None:
+    """What a statement of the handler meets on a full disk: PostgreSQL's error, and SQLite's own, by a limit of pages."""
+    if desk.store.dialect == "postgresql":
+        ctx.connection.execute("do $$ begin raise exception using errcode = '53100'; end $$")
+    try:
+        ctx.connection.execute("pragma max_page_count = 1")  # as few as there are
+        ctx.connection.execute("insert into log (consumer, id, attempt) values ('', ?, 0)", ("x" * 100_000,))
+    finally:
+        ctx.connection.execute("pragma max_page_count = 1000000")
+
+
+def test_a_full_disk_under_a_handler_pauses_consumption_and_charges_nobody(desk: Desk, broker: Broker) -> None:
+    left = [5]
+
+    def handler(event: Placed, ctx: Any) -> None:
+        desk.note(ctx)
+        if left[0]:
+            left[0] -= 1
+            full_disk(desk, ctx)
+
+    desk.declare(handler, retry=Retry(attempts=1))
+    with working(desk, broker):
+        publish(broker, desk, [(str(n), f"k{n % 3}") for n in range(9)])
+        until(lambda: lag(desk, broker) == 0)
+    assert left == [0]
+    assert sorted(map(int, desk.effects())) == list(range(9))
+    assert {attempt for _, attempt in desk.attempts()} == {1}
+    assert desk.rows("id", "dead_letters") == desk.rows("id", "parked") == []
+
+
+@only_postgresql
+def test_another_database_that_is_away_is_the_handlers_affair(desk: Desk, broker: Broker) -> None:
+    def handler(event: Placed, ctx: Any) -> None:
+        psycopg.connect("postgresql://127.0.0.1:9/nobody", connect_timeout=1)
+
+    desk.declare(handler, retry=Retry(attempts=1))
+    assert desk.deliver(desk.record("1", "a")) == ["dead"]
+
+
 @only_postgresql
 def test_a_database_that_lets_nobody_in_pauses_consumption(desk: Desk, broker: Broker) -> None:
     """No connection is let in, and those that are there are ended: as good as away."""

@@ -186,6 +186,9 @@ class Work:
                 raise Contended(error)
             if fault is Fault.TIMED_OUT and called.transaction is TransactionIs.FAILED:
                 raise RunFailed(delivery, _timed_out(error))
+            if fault is Fault.UNAVAILABLE and called.transaction is not TransactionIs.OPEN:
+                # It answers, and cannot do what it is for: its disk is full, say. Another database's fault leaves ours open.
+                raise StoreUnavailable(f"the database cannot do its work: {describe_error(error)}") from error
             raise RunFailed(delivery, error)
         if called.begun and called.transaction is TransactionIs.FAILED:
             raise RunFailed(delivery, SwallowedError(

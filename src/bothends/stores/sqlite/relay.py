@@ -13,7 +13,7 @@ from typing import Any
 from bothends.core.relaying import Cursor, lanes_of
 from bothends.stores.connection import Connection
 from bothends.stores.sqlite.relay_held import HeldSteps
-from bothends.stores.sqlite.relay_rows import RowSteps
+from bothends.stores.sqlite.relay_rows import RowSteps, roll_back
 from bothends.stores.steps import Result, Sql, Steps
 
 __all__ = ["Patient", "SqliteRelay"]
@@ -84,7 +84,7 @@ class LeaseSteps:
                           "and relay not in (select id from bothends_relays)", rows=False)
                 yield Sql("commit", rows=False)
             except BaseException:
-                yield Sql("rollback", rows=False)
+                yield from roll_back()
                 raise
         found = yield Sql(
             "select (select count(*) from bothends_relays), (select count(*) from bothends_relay_lanes where relay is null)")
@@ -112,7 +112,7 @@ class LeaseSteps:
             yield Sql("update bothends_relay_lanes set relay = null where relay = :me", {"me": me}, rows=False)
             yield Sql("commit", rows=False)
         except BaseException:
-            yield Sql("rollback", rows=False)
+            yield from roll_back()
             raise
 
     def cursors(self, lanes: int) -> Steps[dict[int, Cursor]]:

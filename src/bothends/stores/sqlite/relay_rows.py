@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +21,7 @@ from bothends.core.relaying import (
 )
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["FIELDS", "NOW", "RowSteps", "columns_of", "fenced"]
+__all__ = ["FIELDS", "NOW", "RowSteps", "columns_of", "fenced", "roll_back"]
 
 FIELDS = "id, source, type, topic, key, body, content_type, time, version, attributes, headers"
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
@@ -43,9 +45,15 @@ def fenced(me: int, statements: Sequence[Sql]) -> Steps[bool]:
                 yield statement
         yield Sql("commit" if mine.rows else "rollback", rows=False)
     except BaseException:
-        yield Sql("rollback", rows=False)
+        yield from roll_back()
         raise
     return bool(mine.rows)
+
+
+def roll_back() -> Steps[None]:
+    """After an error, which may have ended the transaction by itself (a full disk does): the error is what counts."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        yield Sql("rollback", rows=False)
 
 
 class RowSteps:
