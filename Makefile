@@ -11,7 +11,7 @@ SERVICES := eval "$$(scripts/services up)"
 TYPED := src scripts/services scripts/serving $(wildcard tests/typing)
 PG ?= 15
 MINUTES ?= 10
-CASES := kills freezes overlap outage handlers failing-key drop delay half-close stop leader
+CASES := kills freezes overlap outage handlers failing-key drop delay half-close stop leader full-disk clock
 
 .PHONY: help env demo test models lint types imports check bench prove soak services services-down lock clean
 

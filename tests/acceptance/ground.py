@@ -56,6 +56,8 @@ class Ground:
     fleet: Fleet
     db: psycopg.Connection[Any]
     admin: Broker
+    own: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What single processes have in their environment, by name."""
     told: Callable[[str], None] = field(repr=False, default=lambda line: None)
 
     def relays(self, count: int) -> list[Process]:
@@ -68,10 +70,11 @@ class Ground:
             self._start(f"work-{n}", ["bothends", "work", APP, "--processes", str(processes)]) for n in range(count)
         ]
 
-    def writers(self, processes: int, **options: object) -> list[Process]:
-        """Writer processes of ``load.py``; each ends by itself when its share is written, or on SIGTERM."""
+    def writers(self, processes: int, *, first: int = 0, **options: object) -> list[Process]:
+        """Writer processes of ``load.py``, numbered from ``first``; each ends by itself when its share is written, or on
+        SIGTERM."""
         started = []
-        for n in range(processes):
+        for n in range(first, first + processes):
             arguments = ["tests.acceptance.load", "--writer", str(n)]
             for name, value in options.items():
                 arguments += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
@@ -88,7 +91,7 @@ class Ground:
             time.sleep(0.02)
 
     def _start(self, name: str, arguments: list[str]) -> Process:
-        process = self.fleet.add(name, arguments, self.environ, self.folder)
+        process = self.fleet.add(name, arguments, self.environ | self.own.get(name, {}), self.folder)
         process.own_session = True
         process.start()
         return process

@@ -11,7 +11,8 @@ import time
 CASES = {
     "kills": "kills", "freezes": "freezes", "overlap": "overlap", "outage": "outage", "handlers": "handlers",
     "failing-key": "failing_key", "soak": "soak", "drop": "soak:drop", "delay": "soak:delay", "half-close": "soak:half_close",
-    "stop": "soak:stop", "leader": "leader",
+    "stop": "soak:stop", "leader": "leader", "full-disk": "full_disk",
+    "clock": "clock",
 }
 """Where each case is: its module's ``prove``, or the function that is named behind a colon."""
 
