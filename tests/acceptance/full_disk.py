@@ -131,8 +131,10 @@ def _embedded(tell: Callable[[str], None], seconds: float, seed: int) -> dict[st
         dead = int(here.ask("select count(*) from bothends_dead_letters"))
         return found | {
             "full": dict(fulls), "refused": dict(here.refused), "dead": dead,
-            "attempts_spent": attempts + len(here.charged()), "restarts": here.run.started - 1, "quiet_s": round(quiet_s, 1),
-            "ok": clean(found) and not attempts and not here.charged() and len(fulls) == 2 and bool(here.refused),
+            "attempts_spent": attempts + len(here.charged()), "waits": dict(here.waits()),
+            "restarts": here.run.started - 1, "quiet_s": round(quiet_s, 1),
+            "ok": clean(found) and not attempts and not here.charged() and len(fulls) == 2 and bool(here.refused)
+            and {"relay: broker paused", "work: consumption waits for the database"} <= set(here.waits()),
         }
 
 
@@ -161,9 +163,11 @@ def full(folder: Path, left_pages: int) -> Iterator[None]:
 
 
 def _empty_wal(file: Path) -> None:
-    """Or it would have room of its own on a full disk."""
+    """Or it would have room of its own on a full disk. Others write meanwhile: until it has been empty for once."""
     with contextlib.closing(sqlite3.connect(file, timeout=10)) as db:
-        db.execute("pragma wal_checkpoint(truncate)")
+        for _ in range(1_000):
+            if db.execute("pragma wal_checkpoint(truncate)").fetchone()[0] == 0:
+                return
 
 
 class Shop:
@@ -180,7 +184,7 @@ class Shop:
         self._db.executemany("insert into state (key) values (?)", [(f"k{n}",) for n in range(KEYS)])
         self._db.commit()
         self._environ = dict(os.environ) | {
-            "BOTHENDS_DATABASE_URL": self._url, "BOTHENDS_BROKER_URL": self._log, "PYTHONPATH": str(ROOT),
+            "BOTHENDS_DATABASE_URL": self._url, "BOTHENDS_BROKER_URL": self._log, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
             "BOTHENDS_RUNTIME_DIR": str(folder / "run"), "BOTHENDS_LOG_FORMAT": "json",
         }
         self._fleet = Fleet(folder)
@@ -228,6 +232,13 @@ class Shop:
     def charged(self) -> list[str]:
         said = ("run failed, it is tried again", "message dead", "dead")
         return [str(line) for line in self.run.log_lines() if line.get("event") in said]
+
+    def waits(self) -> Counter[str]:
+        """How often somebody said that it waits for room."""
+        return Counter(
+            f"{line['role']}: {line['event'].partition(':')[0]}" for line in self.run.log_lines()
+            if "full" in f"{line.get('event')} {line.get('reason')} {line.get('error')}"
+        )
 
     def health(self) -> str:
         """What an operator is told meanwhile."""

@@ -31,6 +31,8 @@ _EXPIRE_EVERY_S = 60.0
 _WAIT_MIN_S = 0.002
 _WAIT_MAX_S = 0.02
 _TRIM_ROUNDS_MAX = 1_000_000
+PROBE_BYTES = 64 * 1024
+_PROBE = "insert into meta values ('probe', ?) on conflict (name) do update set value = excluded.value"
 
 
 class FileLog:
@@ -48,8 +50,9 @@ class FileLog:
             return str(connection.execute("select value from meta where name = 'id'").fetchone()[0])
 
     def ping(self, timeout_s: float) -> None:
-        with self._file.writing(timeout_s):
-            pass
+        """Writes, for a full disk lets a transaction begin: so much that there is room for a batch as well."""
+        with self._file.writing(timeout_s) as connection:
+            connection.execute(_PROBE, ["x" * PROBE_BYTES])
 
     def partitions(self, topic: str) -> int:
         with self._file.reading() as connection:
