@@ -36,7 +36,7 @@ from tests.acceptance.soak import KEYS as KEYS_POSTGRESQL
 
 SIZE_MB = 64
 KEYS, PARTITIONS = 16, 4
-FULL_S, ROOM_S, SETTLE_S = 3.0, 1.5, 60.0
+FULL_S, ROOM_S, SETTLE_S = 6.0, 2.0, 60.0
 FULL_POSTGRESQL_S = 15.0
 """Long enough for five attempts, if any were charged."""
 LEFT_PAGES_MAX = 24

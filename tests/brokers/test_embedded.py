@@ -136,8 +136,7 @@ def test_an_abandoned_publisher_has_written_nothing_behind_a_lock(
     assert sum(high for _, high in broker.open_log().ends("t")) == 0
 
 
-def test_a_full_disk_is_said_by_a_ping_and_costs_no_record(broker: EmbeddedBroker, path: Path) -> None:
-    """Nothing is reported of what waits; ``ping`` is what tells a relay why."""
+def test_a_full_disk_breaks_the_publisher_is_said_by_a_ping_and_costs_no_record(broker: EmbeddedBroker) -> None:
     publisher = broker.publisher("p")
     log = publisher._log._file._open(1.0)  # type: ignore[attr-defined]
     pinging = broker._log._file._open(1.0)  # type: ignore[attr-defined]
@@ -145,14 +144,19 @@ def test_a_full_disk_is_said_by_a_ping_and_costs_no_record(broker: EmbeddedBroke
         connection.execute("pragma max_page_count = 1")  # as few as there are
     publisher.send(1, numbered(0, 20_000))
     assert publisher.poll(0.1) == []
+    broken = publisher.broken()
+    assert broken is not None
+    assert (broken.blame, broken.reason, publisher.pending()) == (Blame.BROKER, "disk_full", 0)
+    publisher.abandon()
     with pytest.raises(PublishError) as refusal:
         broker.ping(0.1)
     assert (refusal.value.blame, refusal.value.reason) == (Blame.BROKER, "disk_full")
-    for connection in (log, pinging):
-        connection.execute("pragma max_page_count = 1000000")
+    pinging.execute("pragma max_page_count = 1000000")
     broker.ping(1.0)
-    assert [report.failures for report in publisher.poll(1.0)] == [{}]
-    publisher.close(1.0)
+    assert [lag.high for lag in broker.lag("g", ["t"])] == [0, 0]
+    again = broker.publisher("p")
+    again.send(1, numbered(0, 10))
+    assert [report.failures for report in again.close(1.0)] == [{}]
 
 
 def test_a_full_queue_behind_a_lock_is_said(

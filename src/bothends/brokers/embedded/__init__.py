@@ -31,8 +31,9 @@ _EXPIRE_EVERY_S = 60.0
 _WAIT_MIN_S = 0.002
 _WAIT_MAX_S = 0.02
 _TRIM_ROUNDS_MAX = 1_000_000
-PROBE_BYTES = 64 * 1024
-_PROBE = "insert into meta values ('probe', ?) on conflict (name) do update set value = excluded.value"
+PROBE_BYTES = 256 * 1024
+# Random, for pages that do not change are not written.
+_PROBE = "insert into meta values ('probe', hex(randomblob(?))) on conflict (name) do update set value = excluded.value"
 
 
 class FileLog:
@@ -52,7 +53,7 @@ class FileLog:
     def ping(self, timeout_s: float) -> None:
         """Writes, for a full disk lets a transaction begin: so much that there is room for a batch as well."""
         with self._file.writing(timeout_s) as connection:
-            connection.execute(_PROBE, ["x" * PROBE_BYTES])
+            connection.execute(_PROBE, [PROBE_BYTES // 2])
 
     def partitions(self, topic: str) -> int:
         with self._file.reading() as connection:

@@ -32,6 +32,7 @@ class LogPublisher:
         self._queued = 0
         self._unreported = 0
         self._culprit: PublishError | None = None
+        self._broken: PublishError | None = None
 
     def send(self, batch: int, records: Sequence[Outgoing]) -> None:
         log = self._open()
@@ -72,6 +73,10 @@ class LogPublisher:
                 self._end(failures)
         except PublishError as error:
             LOG.debug("the log cannot be written now: %s", error)
+            if error.reason == "disk_full":  # said at once, without waiting: to be tried again after a pause, not at once
+                self._broken = error
+                self._waiting.clear()
+                self._queued = 0
 
     def _end(self, failures: dict[int, PublishError]) -> None:
         batch, records = self._waiting.popleft()
@@ -82,7 +87,7 @@ class LogPublisher:
         return self._unreported
 
     def broken(self) -> PublishError | None:
-        return None
+        return self._broken
 
     def abandon(self) -> None:
         log, self._log = self._log, None
