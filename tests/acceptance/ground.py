@@ -183,7 +183,8 @@ def ground(
                 environ={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {
                     "BOTHENDS_DATABASE_URL": moved(url, database) if database else url,
                     "BOTHENDS_BROKER_URL": broker or real_broker, "PROVE_TOPIC": topic,
-                    "BOTHENDS_RUNTIME_DIR": str(folder / "run"), "PYTHONPATH": str(ROOT), "PYTHON": sys.executable,
+                    "BOTHENDS_RUNTIME_DIR": str(folder / "run"), "PYTHON": sys.executable,
+                    "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
                 } | environ,
             )
             try:
