@@ -63,7 +63,7 @@ def from_memory(topic: str, events: int) -> tuple[float, float]:
     """Events per second of the bare client, and the CPU seconds of this process."""
     own = pack_headers(HEADERS)
     records = outgoing([
-        (0, n, 0, 0, b"0193a5c0-7b1e-7c3e-9d4f-%012x" % n, "orders", "order.created", topic, b"customer-%d" % (n % 1000),
+        (0, n, 0, b"0193a5c0-7b1e-7c3e-9d4f-%012x" % n, "orders", "order.created", topic, b"customer-%d" % (n % 1000),
          BODY, "application/json", b"2026-01-01T00:00:00.000000Z", 1, None, own)
         for n in range(events)
     ])

@@ -155,8 +155,8 @@ class Rig:
             waiting = self.sql(
                 "with c as (select l.lane, p.hwm, p.snapshot from bothends.relay_lanes l left join lateral (select hwm, "
                 "snapshot from bothends.relay_progress p where (p.lanes >> l.lane) & 1 <> 0 order by id desc limit 1) p "
-                "on true) select count(*) from bothends.outbox o join c using (lane) where c.hwm is null or o.seq > c.hwm "
-                "or not pg_visible_in_snapshot(o.xid, c.snapshot)")[0][0]
+                "on true) select count(*) from bothends.outbox o join c on c.lane = bothends.lane(o.key, o.seq) where "
+                "c.hwm is null or o.seq > c.hwm or not pg_visible_in_snapshot(o.xid, c.snapshot)")[0][0]
         beside = sum(self.sql(f"select count(*) from {self.table(name)}")[0][0] for name in ("held", "delayed"))
         return not waiting and not beside
 

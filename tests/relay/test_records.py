@@ -18,7 +18,7 @@ def row(
     headers: list[tuple[str, bytes]],
 ) -> tuple[Any, ...]:
     return (
-        0, 1, 0, 0, id.encode(), source, type, "topic", key, b"body", content, b"2026-01-01T00:00:00Z", version,
+        0, 1, 0, id.encode(), source, type, "topic", key, b"body", content, b"2026-01-01T00:00:00Z", version,
         pack_attributes(attributes), pack_headers(headers),
     )
 
@@ -50,8 +50,8 @@ def test_caches_are_bounded() -> None:
 def test_rows_that_cannot_be_read_are_told_apart() -> None:
     good = row("1", "s", "t", b"k", None, 1, {}, [])
     broken = [*row("2", "s", "t", b"k", None, 1, {}, [])]
-    broken[13] = "{no json"
+    broken[12] = "{no json"
     fine, bad = readable([good, tuple(broken), good])
     assert fine == [good, good]
-    assert [found[0][4] for found in bad] == [b"2"]
+    assert [found[0][3] for found in bad] == [b"2"]
     assert "ValidationError" in bad[0][1] or "DecodeError" in bad[0][1]

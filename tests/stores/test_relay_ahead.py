@@ -57,8 +57,8 @@ def test_it_is_whole_after_other_statements(store: Store, connection: Connection
     executor, page = ask(store, connection)
     assert executor.execute(Sql("select 7")).rows == [(7,)]
     found = page()
-    assert len({row[4] for row in found.rows}) == len(found.rows) > 1
-    assert all(row[9] == b"x" * BODY for row in found.rows)
+    assert len({row[3] for row in found.rows}) == len(found.rows) > 1
+    assert all(row[8] == b"x" * BODY for row in found.rows)
     assert executor.execute(Sql("select 8")).rows == [(8,)]
 
 

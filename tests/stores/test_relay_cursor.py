@@ -47,7 +47,7 @@ class Reader:
     def page(self, limit: int = 50) -> int:
         page = run(self.steps.rows.fetch(self.streams, limit=limit, blocked_lanes=0), self.connection)
         self.streams = merge(page.streams)
-        self.seen += [(row[1], row[8], row[9]) for row in page.rows]
+        self.seen += [(row[1], row[7], row[8]) for row in page.rows]
         return len(page.rows)
 
     def all(self) -> None:

@@ -10,6 +10,6 @@ LANES = 64
 
 
 def lane(key: bytes) -> int:
-    """The lane (0 to 63) of a key, by its bytes. PostgreSQL computes the same in the generated column of its outbox;
-    this function is for the stores that have no sha256."""
+    """The lane (0 to 63) of a key, by its bytes. PostgreSQL computes the same in its function `lane`; this one
+    is for the relay, and for the stores that have no sha256."""
     return hashlib.sha256(key).digest()[0] % LANES

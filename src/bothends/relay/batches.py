@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from bothends.core.lanes import lane
 from bothends.core.relaying import Hold
 from bothends.errors import Blame, PublishError
-from bothends.relay.records import BODY, KEY, LANE, SEQ, TOPIC, Row
+from bothends.relay.records import BODY, KEY, SEQ, TOPIC, Row
 
 __all__ = ["Batch", "Failure", "culprit", "walk"]
 
@@ -59,7 +60,7 @@ class Batch:
             first = first and key not in self.blocked
             if state != "passed":
                 self.blocked.add(key)
-                self.blocked_lanes |= 1 << row[LANE]
+                self.blocked_lanes |= 1 << lane(row[KEY])
         self.holds.append(Hold(row[SEQ], state, first, reason, error[:ERROR_MAX]))
 
 

@@ -16,8 +16,8 @@ __all__ = ["ATTEMPTS", "BODY", "FLAG", "KEY", "LANE", "SEQ", "STATE", "TOPIC", "
 Row = tuple[Any, ...]
 
 # Where the columns are in a row that a store hands over. The id and the time, which never repeat, come as bytes.
-SEQ, LANE, FLAG, TOPIC, KEY, BODY = 1, 2, 3, 7, 8, 9
-ATTEMPTS, STATE = 15, 16
+SEQ, FLAG, TOPIC, KEY, BODY = 1, 2, 6, 7, 8
+ATTEMPTS, STATE, LANE = 14, 15, 16
 """In held rows only."""
 
 _PRINTABLE = bytes(range(0x20, 0x7F))
@@ -53,7 +53,7 @@ def outgoing(rows: Sequence[Row]) -> Checked:
     new, cls, spec, printable = tuple.__new__, Outgoing, _SPEC, _PRINTABLE
     records = Checked()
     append = records.append
-    for _, _, _, _, id, source, type, topic, key, body, content, time, version, attributes, own, *_ in rows:
+    for _, _, _, id, source, type, topic, key, body, content, time, version, attributes, own, *_ in rows:
         headers = [spec, ("ce_id", id), sources[source], types[type], ("ce_time", time), versions[version]]
         if content is not None:
             headers.append(contents[content])

@@ -20,6 +20,7 @@ from bothends.relay.batches import Batch, Failure
 from bothends.relay.events import BrokerPaused, BrokerResumed, LanesChanged, Observe, Published, Registered, Stopped
 from bothends.relay.held import Held
 from bothends.relay.pipeline import FencedOff, Pipeline
+from bothends.relay.records import TOPIC
 from bothends.relay.rotation import rotate
 from bothends.relay.settings import RelaySettings
 from bothends.stores.connection import Connection
@@ -285,7 +286,7 @@ class Term:
         topics: dict[str, None] = {}
         for batch in self._pipeline.window:
             if not batch.done:
-                topics.update((row[7], None) for row in batch.rows)
+                topics.update((row[TOPIC], None) for row in batch.rows)
                 break
         for topic in list(topics)[:_SILENCE_TOPICS_MAX]:
             try:

@@ -76,10 +76,10 @@ class PostgresqlAdmin:
                 select coalesce(min(coalesce(hwm, 0)), 0) as hwm,
                        coalesce(min(pg_snapshot_xmin(snapshot)::text::numeric), 0)::text::xid8 as xmin from cursors),
             fresh as (
-                select o.seq, o.xid, o.lane, o.topic, o.time, false as late from {s}.outbox o
+                select o.seq, o.xid, {s}.lane(o.key, o.seq) as lane, o.topic, o.time, false as late from {s}.outbox o
                 where o.seq > (select hwm from edge) order by o.seq limit :scan_max),
             late as (
-                select o.seq, o.xid, o.lane, o.topic, o.time, true as late from {s}.outbox o
+                select o.seq, o.xid, {s}.lane(o.key, o.seq) as lane, o.topic, o.time, true as late from {s}.outbox o
                 where o.xid >= (select xmin from edge) and o.seq <= (select hwm from edge)
                 order by o.xid limit :scan_max),
             found as (

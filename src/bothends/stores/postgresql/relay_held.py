@@ -21,11 +21,11 @@ _BLOCKER = "b.lane = h.lane and b.topic = h.topic and b.key = h.key and not b.pa
 
 
 class HeldSteps:
-    """Rows are (part, seq, lane, flag, ...fields, attempts, state), the fields as in ``RowSteps.fetch``."""
+    """Rows are (part, seq, flag, ...fields, attempts, state, lane), the fields as in ``RowSteps.fetch``."""
 
     def __init__(self, quoted: str) -> None:
         self._s = quoted
-        self._columns = f"0, h.seq, h.lane, 0, {columns_of('h')}"
+        self._columns = f"0, h.seq, 0, {columns_of('h')}, h.attempts, h.state, h.lane"
         self._me = f"me as materialized (select id from {quoted}.relays where id = :me for key share)"
 
     def work(self, lanes: int) -> Steps[HeldWork]:
@@ -56,7 +56,7 @@ class HeldSteps:
     def due(self, lanes: int, away: Sequence[str], limit: int) -> Steps[list[Row]]:
         """Heads that are due, longest first, those of places that are away excepted."""
         found = yield Sql(
-            f"select {self._columns}, h.attempts, h.state from {self._s}.held h where h.next_at <= clock_timestamp() and "
+            f"select {self._columns} from {self._s}.held h where h.next_at <= clock_timestamp() and "
             "h.state in ('retrying', 'behind') and ((:lanes::bigint >> h.lane) & 1) <> 0 and h.topic <> all(:away::text[]) "
             "order by h.next_at limit :limit", {"lanes": signed(lanes), "away": list(away), "limit": limit},
         )
@@ -65,7 +65,7 @@ class HeldSteps:
     def run(self, lane: int, topic: str, key: bytes, limit: int) -> Steps[list[Row]]:
         """The oldest held rows of one key, in order, whatever their state."""
         found = yield Sql(
-            f"select {self._columns}, h.attempts, h.state from {self._s}.held h where h.lane = :lane and h.topic = :topic "
+            f"select {self._columns} from {self._s}.held h where h.lane = :lane and h.topic = :topic "
             "and h.key = :key and not h.passed order by h.seq limit :limit",
             {"lane": lane, "topic": topic, "key": key, "limit": limit},
         )
@@ -75,7 +75,7 @@ class HeldSteps:
         """The oldest rows that wait for a place, and whether an older held row of the same key, which does not wait for
         the place alone, is before them."""
         found = yield Sql(
-            f"select {self._columns}, h.attempts, h.state, exists (select from {self._s}.held b where {_BLOCKER} and "
+            f"select {self._columns}, exists (select from {self._s}.held b where {_BLOCKER} and "
             f"b.state <> 'place') from {self._s}.held h where h.state = 'place' and h.topic = :topic and "
             "((:lanes::bigint >> h.lane) & 1) <> 0 order by h.seq limit :limit",
             {"lanes": signed(lanes), "topic": topic, "limit": limit},
@@ -172,7 +172,7 @@ class HeldSteps:
     def delayed_due(self, lanes: int, limit: int) -> Steps[list[Row]]:
         """Delayed rows that are due, oldest date first, as rows of a page: flag 2 where their key is held."""
         found = yield Sql(
-            "select 0, h.seq, h.lane, case when exists (select from {s}.held b where b.lane = h.lane and b.topic = h.topic "
+            "select 0, h.seq, case when exists (select from {s}.held b where b.lane = h.lane and b.topic = h.topic "
             "and b.key = h.key and not b.passed) then 2 else 0 end, {columns} from {s}.delayed h where h.deliver_at <= "
             "clock_timestamp() and ((:lanes::bigint >> h.lane) & 1) <> 0 order by h.deliver_at, h.seq limit :limit"
             .format(s=self._s, columns=columns_of("h")),

@@ -30,7 +30,7 @@ UNREAD_MS = 10_000
 """How long the server waits for a client that does not read a page; then it ends the connection. Longer than a relay that
 lives waits for anything before it reads: for room in the broker's client, 5 s."""
 _BYTES = frozenset({"id", "time"})
-_SEQ, _BODY = 1, 9
+_SEQ, _BODY = 1, 8
 
 
 def columns_of(table: str) -> str:
@@ -46,7 +46,7 @@ class RowSteps:
     def fetch(self, streams: Sequence[Stream], *, limit: int, blocked_lanes: int) -> Steps[Page]:
         """One page: of each stream late rows, then new ones, of both kinds at most ``limit`` and PAGE_BYTES. One
         statement has one snapshot, so nothing is between the streams. Rows are
-        (part, seq, lane, flag, id, source, type, topic, key, body, content_type, time, version, attributes, headers)."""
+        (part, seq, flag, id, source, type, topic, key, body, content_type, time, version, attributes, headers)."""
         shape = tuple((s.hwm > 0, s.lanes != EVERY_LANE, s.target is not None) for s in streams)
         params: dict[str, Any] = {"rows": limit, "blocked": signed(blocked_lanes), "bytes": PAGE_BYTES}
         for n, stream in enumerate(streams):
@@ -60,7 +60,7 @@ class RowSteps:
                 params[f"target_{n}"] = stream.target
         found = (yield Sql(_fetch_text(self._s, shape, blocked_lanes != 0), params)).rows
         head, rows = found[0], found[1:]
-        last, now = head[1], head[5]
+        last, now = head[1], head[4]
         if len(streams) == 1 and (not rows or rows[0][0] == 1):  # no late rows: nearly always
             cut = is_full(rows, limit, _BODY)
             after, _ = advance(streams[0], (), rows, late_full=False, new_full=cut, now=now, last=last, seq=_SEQ)
@@ -104,22 +104,28 @@ class RowSteps:
         return bool(found.rows[0][0])
 
 
+def _lane(s: str) -> str:
+    """The lane of the row ``o``: computed where it is needed, see ADR 5."""
+    return f"{s}.lane(o.key, o.seq)"
+
+
 @lru_cache(maxsize=256)
 def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: bool) -> str:
     # set_config is parallel-unsafe: so no part of the statement runs in parallel workers, and rows keep their order. What it
     # sets is for this statement: a relay that is frozen before it has read its page must not pin the database's horizon.
     parts = [
-        "select -1, last_value, 0::smallint, 0, null::varchar, pg_current_snapshot()::text, "
+        "select -1, last_value, 0, null::varchar, pg_current_snapshot()::text, "
         f"set_config('tcp_user_timeout', '{UNREAD_MS}', true), null::text, null::bytea, null::bytea, null::text, "
         "null::varchar, 0, null::text, null::bytea "
         f"from {s}.outbox_seq"
     ]
+    lane = _lane(s)
     held = (
-        f" when ((:blocked::bigint >> o.lane) & 1) <> 0 and exists (select from {s}.held h where h.lane = o.lane and "
+        f" when ((:blocked::bigint >> {lane}) & 1) <> 0 and exists (select from {s}.held h where h.lane = {lane} and "
         f"h.topic = o.topic and h.key = o.key and not h.passed) then {BLOCKED}" if blocked else ""
     )
     flag = f"case when o.deliver_at is not null and o.deliver_at > clock_timestamp() then {DELAYED}{held} else 0 end"
-    columns = f"o.seq, o.lane, {flag}, {columns_of('o')}"
+    columns = f"o.seq, {flag}, {columns_of('o')}"
     for n, (late, some_lanes, target) in enumerate(shape):
         if late:
             parts.append(_cut(
@@ -127,7 +133,7 @@ def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: boo
                 f":running_{n}::text::xid8[], :xmax_{n}::text::xid8, :target_{n}::text::pg_snapshot, :hwm_{n}::bigint, "
                 f":after_{n}::bigint, :rows::int)"))
         # `<> 0`, not `= 1`: the planner takes an inequality to hold for nearly all rows, and keeps to the index on seq.
-        lanes = f" and ((:lanes_{n}::bigint >> o.lane) & 1) <> 0" if some_lanes else ""
+        lanes = f" and ((:lanes_{n}::bigint >> {lane}) & 1) <> 0" if some_lanes else ""
         seen = f" and pg_visible_in_snapshot(o.xid, :target_{n}::text::pg_snapshot)" if target else ""
         fit = (
             f"{s}.outbox_fit(:lanes_{n}::bigint, {f':target_{n}::text::pg_snapshot' if target else 'null'}, :hwm_{n}::bigint, "
@@ -151,21 +157,22 @@ def _cut(select: str, rows: str) -> str:
 @lru_cache(maxsize=16)
 def _settle_text(s: str, holds: bool, delays: bool) -> str:
     ctes = [f"me as materialized (select id from {s}.relays where id = :me for key share)"]
+    lane = _lane(s)
     copied = ", ".join(f"o.{name}" for name in FIELDS.split(", "))
     if holds:
         # The first row of a key that has nothing held (any more: it may have been released since) is itself the head.
         ctes.append(
             f"held as (insert into {s}.held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) "
-            f"select o.seq, o.lane, {copied}, case g.state when 'passed' then 'dead' else g.state end, g.state = 'passed', "
+            f"select o.seq, {lane}, {copied}, case g.state when 'passed' then 'dead' else g.state end, g.state = 'passed', "
             f"case when g.state in ('retrying', 'behind') and g.first and not exists (select from {s}.held h where "
-            "h.lane = o.lane and h.topic = o.topic and h.key = o.key and not h.passed) then clock_timestamp() end, "
+            f"h.lane = {lane} and h.topic = o.topic and h.key = o.key and not h.passed) then clock_timestamp() end, "
             "g.reason, g.error from me, unnest(:hold_seqs::bigint[], :states::text[], :firsts::boolean[], "
             f":reasons::text[], :errors::text[]) g (seq, state, first, reason, error) join {s}.outbox o on o.seq = g.seq "
             "where o.seq = any(:hold_seqs::bigint[]) on conflict (seq) do nothing)"
         )
     if delays:
         ctes.append(
-            f"delayed as (insert into {s}.delayed (seq, lane, {FIELDS}, deliver_at) select o.seq, o.lane, {copied}, "
+            f"delayed as (insert into {s}.delayed (seq, lane, {FIELDS}, deliver_at) select o.seq, {lane}, {copied}, "
             f"o.deliver_at from me, {s}.outbox o where o.seq = any(:delay_seqs::bigint[]) on conflict (seq) do nothing)"
         )
     ctes.append(

@@ -75,6 +75,6 @@ class StorageSteps:
             f"coalesce((select max(seq) from {self._s}.{child}) <= (select min(hwm) from c) and "
             f"(select max(xid) from {self._s}.{child}) < (select min(pg_snapshot_xmin(snapshot)) from c), true)",
             f"with c as materialized ({cursors}) select not exists (select from {self._s}.{child} o "
-            "left join c on c.lane = o.lane where c.lane is null or o.seq > c.hwm or "
+            f"left join c on c.lane = {self._s}.lane(o.key, o.seq) where c.lane is null or o.seq > c.hwm or "
             "not pg_visible_in_snapshot(o.xid, c.snapshot))",
         )

@@ -13,7 +13,7 @@ __all__ = ["HeldSteps"]
 
 Row = tuple[Any, ...]
 
-_COLUMNS = f"0, h.seq, h.lane, 0, {columns_of('h')}, h.attempts, h.state"
+_COLUMNS = f"0, h.seq, 0, {columns_of('h')}, h.attempts, h.state, h.lane"
 _BLOCKER = "b.lane = h.lane and b.topic = h.topic and b.key = h.key and not b.passed and b.seq < h.seq"
 _HELD_KEY = "h.lane = d.lane and h.topic = d.topic and h.key = d.key and not h.passed"
 _MINE = "((:lanes >> h.lane) & 1) <> 0"
@@ -135,7 +135,7 @@ class HeldSteps:
 
     def delayed_due(self, lanes: int, limit: int) -> Steps[list[Row]]:
         found = yield Sql(
-            "select 0, d.seq, d.lane, case when exists (select 1 from bothends_held h where "
+            "select 0, d.seq, case when exists (select 1 from bothends_held h where "
             f"{_HELD_KEY}) then 2 else 0 end, {columns_of('d')} from bothends_delayed d "
             f"where d.deliver_at <= {NOW} and {_MINE.replace('h.', 'd.')} order by d.deliver_at, d.seq limit :limit",
             {"lanes": signed(lanes), "limit": limit})

@@ -26,7 +26,7 @@ __all__ = ["FIELDS", "NOW", "RowSteps", "columns_of", "fenced", "roll_back"]
 FIELDS = "id, source, type, topic, key, body, content_type, time, version, attributes, headers"
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 _BYTES = frozenset({"id", "time"})
-_SEQ, _BODY = 1, 9
+_SEQ, _BODY = 1, 8
 
 
 def columns_of(table: str) -> str:
@@ -73,7 +73,7 @@ class RowSteps:
             params = {"hwm": stream.hwm, "lanes": signed(stream.lanes), "rows": limit, "blocked": signed(blocked_lanes),
                       "bytes": PAGE_BYTES}
             rows = (yield Sql(
-                f"select {n}, o.seq, o.lane, case when o.deliver_at is not null and o.deliver_at > {NOW} then {DELAYED} "
+                f"select {n}, o.seq, case when o.deliver_at is not null and o.deliver_at > {NOW} then {DELAYED} "
                 f"{held}else 0 end, {columns_of('o')} from (select r.*, sum(length(r.body)) over (order by r.seq rows "
                 f"unbounded preceding) as upto from (select * from bothends_outbox o where o.seq > :hwm {some} "
                 "order by o.seq limit :rows) r) o where coalesce(o.upto, 0) - coalesce(length(o.body), 0) < :bytes "

@@ -66,6 +66,7 @@ create index on {s}.delayed (deliver_at);
 
 -- Rows at or below the hwm whose transaction ended after the cursor's snapshot was taken. A function for its setting: on a
 -- table without statistics the planner would read all of it. `seq + 0`: by xid, not by seq, whatever the statistics say.
+-- p_lanes -1, every lane: none is computed.
 create function {s}.outbox_late(
     p_lanes bigint, p_running xid8[], p_xmax xid8, p_target pg_snapshot, p_hwm bigint, p_after bigint, p_rows int
 ) returns setof {s}.outbox language plpgsql stable
@@ -75,7 +76,7 @@ begin
     select * from {s}.outbox o
     where (o.xid = any (p_running) or o.xid >= p_xmax)
       and (p_target is null or pg_visible_in_snapshot(o.xid, p_target))
-      and o.seq + 0 <= p_hwm and o.seq + 0 > p_after and ((p_lanes >> o.lane) & 1) <> 0
+      and o.seq + 0 <= p_hwm and o.seq + 0 > p_after and (p_lanes = -1 or ((p_lanes >> {s}.lane(o.key, o.seq)) & 1) <> 0)
     order by o.seq + 0 limit p_rows;
 end $$;
 
@@ -87,7 +88,7 @@ set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force
 begin
     if (select coalesce(sum(octet_length(b.body)), 0) < p_bytes from (
             select o.body from {s}.outbox o
-            where o.seq > p_hwm and ((p_lanes >> o.lane) & 1) <> 0
+            where o.seq > p_hwm and (p_lanes = -1 or ((p_lanes >> {s}.lane(o.key, o.seq)) & 1) <> 0)
               and (p_target is null or pg_visible_in_snapshot(o.xid, p_target))
             order by o.seq limit p_rows) b) then
         return p_rows;
@@ -95,7 +96,7 @@ begin
     return (select count(*) from (
         select sum(w.bytes) over (order by w.seq rows unbounded preceding) - w.bytes as before from (
             select o.seq, coalesce(octet_length(o.body), 0) as bytes from {s}.outbox o
-            where o.seq > p_hwm and ((p_lanes >> o.lane) & 1) <> 0
+            where o.seq > p_hwm and (p_lanes = -1 or ((p_lanes >> {s}.lane(o.key, o.seq)) & 1) <> 0)
               and (p_target is null or pg_visible_in_snapshot(o.xid, p_target))
             order by o.seq limit p_rows) w) z
         where z.before < p_bytes);
