@@ -7,8 +7,7 @@ commit by itself is refused, judged at the driver: an SQLAlchemy engine in AUTOC
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -83,11 +82,11 @@ def join(tx: Any, work: Work[T]) -> T:
     name = handle_of(tx, asynchronous=False).name
     if name == "psycopg":
         _check_psycopg(tx)
-        with _explaining():
+        with _EXPLAINING:
             return run(work("postgresql"), executors.PsycopgExecutor(tx))
     if name == "sqlite3":
         _check_sqlite(tx)
-        with _explaining():
+        with _EXPLAINING:
             return run(work("sqlite"), executors.SqliteExecutor(tx))
     if name == "sqlalchemy":
         return _join_sqlalchemy(tx, work)
@@ -99,16 +98,16 @@ async def join_async(tx: Any, work: Work[T]) -> T:
     name = handle_of(tx, asynchronous=True).name
     if name == "psycopg":
         await _check_psycopg_async(tx)
-        with _explaining():
+        with _EXPLAINING:
             return await run_async(work("postgresql"), executors.PsycopgAsyncExecutor(tx))
     if name == "asyncpg":
         if not tx.is_in_transaction():
             raise _no_transaction("asyncpg", "async with connection.transaction(): ...")
-        with _explaining():
+        with _EXPLAINING:
             return await run_async(work("postgresql"), executors.AsyncpgExecutor(tx))
     if name == "aiosqlite":
         _check_sqlite(tx)
-        with _explaining():
+        with _EXPLAINING:
             return await run_async(work("sqlite"), executors.AiosqliteExecutor(tx))
     # SQLAlchemy runs its own synchronous code inside a greenlet; so do we.
     if name == "sqlalchemy":
@@ -140,21 +139,27 @@ def _join_sqlalchemy(connection: sqlalchemy.Connection, work: Work[T]) -> T:
         )
     _check_sqlalchemy(connection)
     name: Dialect = "sqlite" if dialect.name == "sqlite" else "postgresql"
-    with _explaining():
+    with _EXPLAINING:
         return run(work(name), executors.SqlalchemyExecutor(connection))
 
 
-@contextmanager
-def _explaining() -> Iterator[None]:
-    """Adds to a driver's error what it cannot know: why our tables are missing."""
-    try:
-        yield
-    except Exception as error:
+class _Explaining:
+    """Adds to a driver's error what it cannot know: why our tables are missing. No generator: it stands around each
+    ``add``, and a generator costs that a microsecond."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, Exception):
+            return
         lite = getattr(error, "orig", error)
         unknown_in_sqlite = getattr(lite, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
         if unknown_in_sqlite or sqlstate_of(error) in _NO_SUCH_THING:
             error.add_note("Has this database the tables of bothends? `bothends schema status` says; `schema apply` helps")
-        raise
+
+
+_EXPLAINING = _Explaining()
 
 
 def _check_sqlalchemy(connection: sqlalchemy.Connection) -> None:

@@ -16,8 +16,10 @@ __all__ = ["ROWS_MAX", "PostgresqlOutbox"]
 ROWS_MAX = 500
 """Rows of one statement."""
 
-_COMMON = "id, source, type, topic, key, body, content_type, time, version"
-_COLUMNS = f"{_COMMON}, attributes, headers, deliver_at"
+_PLAIN = "id, source, type, topic, key, body, content_type, time"
+_COLUMNS = f"{_PLAIN}, version, attributes, headers, deliver_at"
+_VERSION = 1
+"""The table's default."""
 _AT = ":deliver_at"
 _AFTER = "clock_timestamp() + make_interval(secs => :delay_s)"
 
@@ -40,13 +42,13 @@ class PostgresqlOutbox:
 
     def __init__(self, schema: str) -> None:
         s = quoted_schema(schema)
-        common = ":id, :source, :type, :topic, :key, :body, :content_type, :time, :version"
+        plain = ":id, :source, :type, :topic, :key, :body, :content_type, :time"
         typed = (
             ":id::text, :source::text, :type::text, :topic::text, :key::bytea, :body::bytea, :content_type::text, "
             ":time::text, :version::int, :attributes::text, :headers::bytea"
         )
-        self._insert_plain = f"insert into {s}.outbox ({_COMMON}) values ({common})"  # each parameter costs a microsecond
-        head = f"insert into {s}.outbox ({_COLUMNS}) values ({common}, :attributes, :headers"
+        self._insert_plain = f"insert into {s}.outbox ({_PLAIN}) values ({plain})"  # each parameter costs a microsecond
+        head = f"insert into {s}.outbox ({_COLUMNS}) values ({plain}, :version, :attributes, :headers"
         self._insert = f"{head}, {_AT})"
         self._insert_later = f"{head}, {_AFTER})"
         call = f"select {s}.outbox_add(:strict::bool, :given::bool, {typed}"
@@ -87,7 +89,7 @@ class PostgresqlOutbox:
         if not (draft.given_id or draft.strict):
             if draft.delay_s is not None:
                 text = self._insert_later
-            elif draft.attributes or draft.headers or draft.deliver_at is not None:
+            elif draft.attributes or draft.headers or draft.deliver_at is not None or draft.version != _VERSION:
                 text = self._insert
             else:
                 text = self._insert_plain
