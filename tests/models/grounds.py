@@ -112,7 +112,7 @@ class PostgresqlGround:
         with c as (select l.lane, p.hwm, p.snapshot from bothends.relay_lanes l left join lateral (
             select hwm, snapshot from bothends.relay_progress p where (p.lanes >> l.lane) & 1 <> 0 order by id desc limit 1
         ) p on true)
-        select body from bothends.outbox o join c using (lane)
+        select body from bothends.outbox o join c on c.lane = bothends.lane(o.key, o.seq)
         where c.hwm is null or o.seq > c.hwm or not pg_visible_in_snapshot(o.xid, c.snapshot)
         union all select body from bothends.held union all select body from bothends.delayed
     """
