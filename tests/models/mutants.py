@@ -12,7 +12,7 @@ from bothends.stores.sqlite.inbox import SqliteInbox
 from bothends.stores.sqlite.relay import LeaseSteps
 from bothends.stores.sqlite.relay_held import HeldSteps
 from bothends.stores.sqlite.relay_rows import RowSteps
-from bothends.worker import Worker
+from bothends.worker.dealing import Dealing
 from tests.exploring.mutants import MUTANTS, Mutant, altered, answers
 
 __all__ = ["OF_RELAYS", "OF_WORKERS"]
@@ -65,10 +65,17 @@ OF_RELAYS = [
     ),
 ]
 
+def _in_turn(dealing: Any) -> int:
+    """The next slot, whatever the line."""
+    slot: int = sum(dealing.loads()) % len(dealing.loads())
+    dealing._loads[slot] += 1
+    return slot
+
+
 OF_WORKERS = [
     Mutant("a drainer does not look whether the key is still its own", SqliteInbox, "hold", answers(True)),
-    Mutant("messages of one key go to any slot", Worker, "_slot_of",
-           lambda plain: lambda self, record: record.origin.offset % len(self._slots)),
+    Mutant("messages of one key go to any slot", Dealing, "deal",
+           lambda plain: lambda self, line, now_s: _in_turn(self)),
     *_the_explorers(
         "the inbox row is not written", "a copy counts as new", "the inbox row is committed apart", "waiting keys are not seen",
         "its key does not wait", "the drainer takes the newest first",
