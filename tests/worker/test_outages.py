@@ -7,14 +7,17 @@ import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from bothends import Retry
 from bothends.brokers.memory import MemoryBroker
+from bothends.demo.proxies import Address, Proxies
 from bothends.errors import Blame, PublishError, StoreUnavailable
 from bothends.ports import Broker
+from bothends.stores import open_store
 from bothends.stores.steps import Sql, run
 from bothends.worker.acts import Commit
 from bothends.worker.inbox import Batch
@@ -54,6 +57,46 @@ def test_connections_ended_again_and_again_cost_nothing(desk: Desk, broker: Brok
         mine = [int(id) for id in effects if int(id) % 13 == key]
         assert mine == sorted(mine)
     assert desk.rows("id", "dead_letters") == []
+
+
+@only_postgresql
+def test_a_transaction_that_the_server_ended_because_it_was_not_heard_is_nobodys_fault(desk: Desk, broker: Broker) -> None:
+    """Requests do not get through for longer than a lease, in the middle of a handler: the server ends its transaction for
+    silence, as it would for a handler that lets nobody speak [P7]."""
+    parts = urlsplit(desk.store.url)
+    proxies = Proxies({"database": Address(str(parts.hostname), parts.port or 5432)})
+    there = proxies.addresses["database"]
+    url = parts._replace(netloc=f"{parts.username}@{there.host}:{there.port}").geturl()
+    begun, go, pids = threading.Event(), threading.Event(), [0]
+
+    def handler(event: Placed, ctx: Any) -> None:
+        desk.note(ctx)
+        if not pids[0]:
+            pids[0] = ctx.connection.info.backend_pid
+            begun.set()
+            assert go.wait(20)
+            ctx.connection.execute("select 1")
+
+    def ended() -> bool:
+        return desk.sql("select count(*) from pg_stat_activity where pid = :pid", pid=pids[0]) == [(0,)]
+
+    desk.declare(handler, retry=Retry(attempts=1))
+    direct, desk.store = desk.store, open_store(url)
+    try:
+        with working(desk, broker, lease_s=1.0):
+            publish(broker, desk, [("1", "a")])
+            assert begun.wait(20)
+            proxies.silence("database", "requests")
+            go.set()
+            until(ended)
+            proxies.restore("database")
+            until(lambda: lag(desk, broker) == 0)
+    finally:
+        desk.store = direct
+        proxies.close()
+    assert desk.effects() == ["1"]
+    assert desk.attempts() == [("1", 1)]
+    assert desk.rows("id", "dead_letters") == desk.rows("id", "parked") == []
 
 
 def full_disk(desk: Desk, ctx: Any) -> None:

@@ -59,6 +59,9 @@ class Plan:
     """The database's time, as far as this process knows it, RFC 3339."""
     random: Callable[[], float]
     suspects: Suspects = field(default_factory=Suspects)
+    watch: Callable[[], Callable[[], bool]] = lambda: lambda: False
+    """Begins to watch the way to the database; what it returns says whether this process has been cut off since, though it
+    ran itself."""
 
     @property
     def retry(self) -> Retry:
@@ -116,6 +119,7 @@ class Work:
         """Whether a lock was met: the next batches should be smaller."""
         self._most: int | None = None
         """Messages per transaction, for what is left of this work; None: as many as there are."""
+        self._cut_off: Callable[[], bool] = lambda: False
 
     def _mark(self, deliveries: Sequence[Delivery], *, alone: bool = False) -> Acts[None]:
         """Commits the start mark, once per run of these messages; a suspect's own count of crashes goes with it."""
@@ -156,7 +160,7 @@ class Work:
         except CommitRefused as error:
             raise Unattributed(SwallowedError(str(error))) from error
         except Exception as error:
-            raise whole_failed(error) from error
+            raise self._whole_failed(error) from error
         if last:
             self.run = None
 
@@ -164,7 +168,7 @@ class Work:
         try:
             yield Do.COMMIT
         except Exception as error:
-            raise whole_failed(error) from error
+            raise self._whole_failed(error) from error
 
     def _call(self, delivery: Delivery, enter: Callable[[Delivery], Acts[None]] | None = None) -> Acts[Called]:
         """Runs the handler; raises what its failure means for the transaction."""
@@ -177,7 +181,7 @@ class Work:
         fault = fault_of(error) if error is not None else None
         if not called.usable:
             if fault is Fault.TIMED_OUT:
-                raise RunFailed(delivery, _timed_out(error))
+                raise self._timed_out(error, lambda timeout: RunFailed(delivery, timeout)) from error
             if fault is Fault.UNAVAILABLE or error is None:
                 raise StoreUnavailable(f"the database went away under a handler: {error}") from error
             raise RunFailed(delivery, error)
@@ -185,7 +189,7 @@ class Work:
             if fault is Fault.CONTENTION and called.transaction is TransactionIs.FAILED:
                 raise Contended(error)
             if fault is Fault.TIMED_OUT and called.transaction is TransactionIs.FAILED:
-                raise RunFailed(delivery, _timed_out(error))
+                raise self._timed_out(error, lambda timeout: RunFailed(delivery, timeout)) from error
             if fault is Fault.UNAVAILABLE and called.transaction is not TransactionIs.OPEN:
                 # It answers, and cannot do what it is for: its disk is full, say. Another database's fault leaves ours open.
                 raise StoreUnavailable(f"the database cannot do its work: {describe_error(error)}") from error
@@ -217,6 +221,26 @@ class Work:
         )
         if failure is not None:
             delivery.charge(failure)
+
+    def _whole_failed(self, error: BaseException) -> BaseException:
+        """What an error at the end of a transaction means for it."""
+        fault = fault_of(error)
+        if fault is Fault.CONTENTION:
+            return Contended(error)
+        if fault is Fault.UNAVAILABLE:
+            return StoreUnavailable(f"the database went away before it answered: {describe_error(error)}")
+        if sqlstate_of(error) == TRANSACTION_ENDED:
+            return Unattributed(ended_by_handler(error))
+        if fault is Fault.TIMED_OUT:
+            return self._timed_out(error, Unattributed)
+        return Unattributed(error)
+
+    def _timed_out(self, error: BaseException | None, blame: Callable[[BaseException], BaseException]) -> BaseException:
+        """The server has ended a silent transaction. A handler that lets nobody speak is to blame for that; where this
+        process went on and was not heard, nobody is."""
+        if self._cut_off():
+            return StoreUnavailable(f"the database did not hear this process in time: {error}")
+        return blame(_timed_out(error))
 
     def _contention(self, part: Sequence[Delivery], contended: Contended) -> Acts[None]:
         """Another try, in smaller transactions, at no cost, within a bound. What is in the way of our own statements is
@@ -251,7 +275,7 @@ class Work:
             if book.drafts:
                 yield from self.plan.store.outbox.add(book.drafts)
         except Exception as error:
-            raise whole_failed(error) from error
+            raise self._whole_failed(error) from error
 
     def _ours(self, steps: Acts[Any]) -> Acts[Any]:
         """Statements of ours before any handler ran: no message is to blame for what goes wrong in them."""
@@ -263,18 +287,6 @@ class Work:
             if fault_of(error) is Fault.CONTENTION:
                 raise Contended(error, early=True) from error
             raise StoreUnavailable(f"the inbox cannot be used: {describe_error(error)}") from error
-
-
-def whole_failed(error: BaseException) -> BaseException:
-    """What an error at the end of a transaction means for it."""
-    fault = fault_of(error)
-    if fault is Fault.CONTENTION:
-        return Contended(error)
-    if fault is Fault.UNAVAILABLE:
-        return StoreUnavailable(f"the database went away before it answered: {describe_error(error)}")
-    if sqlstate_of(error) == TRANSACTION_ENDED:
-        return Unattributed(ended_by_handler(error))
-    return Unattributed(_timed_out(error) if fault is Fault.TIMED_OUT else error)
 
 
 def _timed_out(error: BaseException | None) -> HandlerTimeout:

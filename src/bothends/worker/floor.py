@@ -16,6 +16,7 @@ from bothends.ports import Partition
 from bothends.stores.inboxes import Lease
 from bothends.worker.dealing import Dealing, Line
 from bothends.worker.isolation import PROCESS, Isolation
+from bothends.worker.rhythm import Rhythm
 
 if TYPE_CHECKING:
     from bothends.worker.engine import Plan
@@ -75,6 +76,10 @@ class Floor:
     plan: Plan | None
     group: str
     dealing: Dealing
+    turning: Rhythm
+    """The turns of the poll thread, which waits for nobody: they pause where nothing of this process runs."""
+    answering: Rhythm
+    """The database's answers to the keeper, which asks all the time."""
     loop: asyncio.AbstractEventLoop | None = None
     resources: Any = None
     isolation: Isolation = PROCESS
@@ -100,6 +105,16 @@ class Floor:
     outcomes: Counter[str] = field(default_factory=Counter)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _clock_offset: float | None = None
+
+    def watch(self) -> Callable[[], bool]:
+        """Whether the database has been silent since this call, for long, while this process went on."""
+        since_s = time.monotonic()
+
+        def cut_off() -> bool:
+            now_s = time.monotonic()
+            return self.answering.broke(since_s, now_s) and not self.turning.broke(since_s, now_s)
+
+        return cut_off
 
     @property
     def the_plan(self) -> Plan:

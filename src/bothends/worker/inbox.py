@@ -43,6 +43,7 @@ class Batch(Work):
         return left
 
     def acts(self) -> Acts[None]:
+        self._cut_off = self.plan.watch()
         try:
             while part := self._next_part():
                 yield from self._part(part)

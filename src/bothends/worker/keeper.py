@@ -104,6 +104,7 @@ class Keeper:
             self._lease(connection)
         if plan.retry.mode == "block":
             self._look_at_waiting(connection)
+        floor.answering.beat(time.monotonic())
 
     def _report(self, *, force: bool = False) -> None:
         if not force and time.monotonic() - self._reported_at < _REPORT_S:

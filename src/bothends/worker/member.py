@@ -34,6 +34,7 @@ from bothends.worker.floor import Floor, Item
 from bothends.worker.forwarding import Forwarder, retry_topic
 from bothends.worker.isolation import PROCESS, Isolation
 from bothends.worker.keeper import Keeper
+from bothends.worker.rhythm import Rhythm
 from bothends.worker.seating import check_middleware
 from bothends.worker.sessions import check_factory
 from bothends.worker.slots import Slot
@@ -68,7 +69,11 @@ class Worker:
         self._prefix, self._member, self._lease_s = prefix, member, lease_s
         self._exit = exit
         self._slot_count = consumer.concurrency or (1 if store.dialect == "sqlite" else SLOTS)
-        self.floor = Floor(None, self.group, Dealing(self._slot_count), loop=loop, resources=resources, isolation=isolation)
+        now_s = time.monotonic()
+        self.floor = Floor(
+            None, self.group, Dealing(self._slot_count), Rhythm(lease_s / 2, now_s), Rhythm(lease_s / 2, now_s), loop=loop,
+            resources=resources, isolation=isolation,
+        )
         if observe is not None:
             self.floor.observe = observe
         self._slots: list[Slot] = []
@@ -146,6 +151,7 @@ class Worker:
             connection.close()
         self.floor.plan = Plan(
             consumer, registered.id, self.store, this_process(), self._lease_s, self.floor.now, random.random,
+            watch=self.floor.watch,
         )
         check_middleware(self.floor.plan)
         return registered
@@ -184,6 +190,7 @@ class Worker:
     def _turn(self) -> None:
         subscription = self._subscription
         assert subscription is not None
+        self.floor.turning.beat(time.monotonic())
         self._acknowledge()
         self._replace_stuck()
         due = self.floor.take_due()
@@ -350,6 +357,7 @@ class Worker:
         subscription = self._subscription
         if subscription is None:
             return
+        self.floor.turning.beat(time.monotonic())
         self._acknowledge()
         self._replace_stuck()
         unpaused = [p for p in self.floor.generations if p not in self._paused]

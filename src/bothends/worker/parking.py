@@ -16,7 +16,7 @@ from bothends.letters import Letter
 from bothends.stores.inboxes import Entry, Lease
 from bothends.worker.acts import Acts, Do, Released, Superseded, begin_with
 from bothends.worker.deliveries import Delivery, Verdict, problem_failure, read_letter
-from bothends.worker.engine import Book, Contended, Plan, RunFailed, Unattributed, Work, whole_failed
+from bothends.worker.engine import Book, Contended, Plan, RunFailed, Unattributed, Work
 
 __all__ = ["DRAIN_MAX", "Drain"]
 
@@ -60,6 +60,7 @@ class Drain(Work):
         return left
 
     def acts(self) -> Acts[None]:
+        self._cut_off = self.plan.watch()
         try:
             while not self._finished and len(self.done) < DRAIN_MAX:
                 if not self._waiting:
@@ -234,7 +235,7 @@ class Drain(Work):
         except Released:
             raise
         except Exception as error:
-            raise whole_failed(error) from error
+            raise self._whole_failed(error) from error
         yield from self._commit(transaction, last=True)
         for delivery, outcome in settled.book.outcomes:
             delivery.outcome = outcome
