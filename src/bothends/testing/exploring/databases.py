@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from bothends.config import resolve
-from bothends.events import describe
 from bothends.service import Consumer, Service
 from bothends.stores import Store
 from bothends.stores.steps import Steps
@@ -17,7 +16,7 @@ from bothends.testing.exploring.outside import OutsideCall
 from bothends.testing.exploring.pictures import Picture
 from bothends.urls import normal_database
 
-__all__ = ["Database", "add_events", "opened", "own_url"]
+__all__ = ["Database", "opened", "own_url"]
 
 T = TypeVar("T")
 
@@ -98,19 +97,3 @@ def own_url(services: Sequence[Service]) -> str | None:
     """The first PostgreSQL database that the services are configured with."""
     found = (resolve(service).database_url for service in services)
     return next((url for url in found if url is not None and url.startswith("postgresql:")), None)
-
-
-def add_events(session: Any, services: Sequence[Service], events: Sequence[object]) -> None:
-    """Each to the outbox that it was given with, else to the one where it is published from."""
-    for given in events:
-        service, event = given if isinstance(given, tuple) else (_publisher_of(services, given), given)
-        service.outbox.add(session, event)
-
-
-def _publisher_of(services: Sequence[Service], event: object) -> Service:
-    """The first service that does not handle this type itself, else the first."""
-    declared = describe(type(event)).type
-    for service in services:
-        if not any(declared in consumer.handlers for consumer in service.consumers.values()):
-            return service
-    return services[0]

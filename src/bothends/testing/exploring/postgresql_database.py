@@ -14,13 +14,13 @@ from bothends.stores import Store, open_store
 from bothends.stores.connection import Connection
 from bothends.stores.postgresql.connection import dsn
 from bothends.stores.schema import apply
-from bothends.stores.steps import Sql, Steps, run
+from bothends.stores.steps import Sql, Steps
 from bothends.testing.clock import table
 from bothends.testing.exploring import postgresql_kept as kept
 from bothends.testing.exploring import server_clock
+from bothends.testing.exploring.anchored import Anchored
 from bothends.testing.exploring.brokers import ExploredBroker
 from bothends.testing.exploring.connections import Scene
-from bothends.testing.exploring.databases import add_events
 from bothends.testing.exploring.outside import OutsideCall
 from bothends.testing.exploring.pictures import Picture, events_out, letters, outside_calls
 from bothends.testing.exploring.postgresql_pictures import names_of_tables, tables
@@ -44,7 +44,7 @@ _WAITING = (
 """Rows that no cursor covers."""
 
 
-class PostgresqlDatabase:
+class PostgresqlDatabase(Anchored):
     lease_s = LEASE_S
 
     def __init__(self, services: Sequence[Service], url: str, scene: Scene, token: str) -> None:
@@ -167,22 +167,7 @@ class PostgresqlDatabase:
         if driver is not None:
             self._seam.let_go(driver)
 
-    def publish(self, session: Any, services: Sequence[Service], events: Sequence[object]) -> None:
-        add_events(session, services, events)
-
     # Asking
-
-    def ask(self, steps: Steps[T]) -> T:
-        return run(steps, self._anchor)
-
-    def ask_in_transaction(self, steps: Steps[T]) -> T:
-        self._anchor.begin()
-        try:
-            answer = run(steps, self._anchor)
-            self._anchor.commit()
-            return answer
-        finally:
-            self._anchor.rollback()
 
     def store_of(self, service: Service) -> Store:
         return self._explored[service.schema]

@@ -13,11 +13,10 @@ from bothends.service import Consumer, Service
 from bothends.stores import Store, open_store
 from bothends.stores.connection import Connection
 from bothends.stores.schema import apply
-from bothends.stores.steps import Steps, run
+from bothends.testing.exploring.anchored import Anchored
 from bothends.testing.exploring.brokers import ExploredBroker
 from bothends.testing.exploring.clock import lend_to_sqlite
 from bothends.testing.exploring.connections import Scene
-from bothends.testing.exploring.databases import add_events
 from bothends.testing.exploring.outside import OutsideCall
 from bothends.testing.exploring.pictures import Picture, events_out, letters, outside_calls
 from bothends.testing.exploring.sqlite_drivers import ExploredSqliteStore, probed_sqlite
@@ -31,7 +30,7 @@ LEASE_S = 4.0
 TOPICS_MAX = 1_000
 
 
-class SqliteDatabase:
+class SqliteDatabase(Anchored):
     lease_s = LEASE_S
 
     def __init__(self, services: Sequence[Service], url: str, scene: Scene) -> None:
@@ -104,7 +103,7 @@ class SqliteDatabase:
     def publish(self, session: Any, services: Sequence[Service], events: Sequence[object]) -> None:
         if session is self._driver and events and not self._driver.in_transaction:
             self._driver.execute("begin immediate")  # ``executescript`` has committed
-        add_events(session, services, events)
+        super().publish(session, services, events)
 
     @contextmanager
     def _orm_session(self) -> Iterator[Any]:
@@ -119,18 +118,6 @@ class SqliteDatabase:
         with Session(self._engine) as session:
             yield session
             session.commit()
-
-    def ask(self, steps: Steps[T]) -> T:
-        return run(steps, self._anchor)
-
-    def ask_in_transaction(self, steps: Steps[T]) -> T:
-        self._anchor.begin()
-        try:
-            answer = run(steps, self._anchor)
-            self._anchor.commit()
-            return answer
-        finally:
-            self._anchor.rollback()
 
     def due(self, store: Store) -> int:
         (count,) = self._driver.execute(
