@@ -17,6 +17,7 @@ from bothends.errors import ConfigError
 from bothends.operating.apps import App, OutboxOf
 from bothends.operating.crew import Crew, Member
 from bothends.operating.purger import Purger
+from bothends.operating.tally import Tally
 from bothends.ports import Broker
 from bothends.relay import Relay, RelaySettings
 from bothends.relay.events import PlaceAway
@@ -25,7 +26,6 @@ from bothends.service import Consumer, Service
 from bothends.settings import Settings
 from bothends.stores import Store, open_store
 from bothends.telemetry import logs
-from bothends.telemetry.tally import Tally
 from bothends.urls import mask
 
 __all__ = ["Roles", "prepare"]

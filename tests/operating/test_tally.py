@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
+from bothends.operating import tally as tallying
+from bothends.operating.tally import Tally
 from bothends.relay import events
-from bothends.telemetry import tally as tallying
-from bothends.telemetry.tally import Tally
 from bothends.worker.floor import Delivered, Failed, HandlerStuck
 
 
@@ -47,7 +47,7 @@ def test_news_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_failure_is_logged_once_and_then_counted(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("bothends.telemetry.tally.time.monotonic", lambda: now)
+    monkeypatch.setattr("bothends.operating.tally.time.monotonic", lambda: now)
     tally = Tally(60)
     parked = Failed("a.b", "parked", "order.created", "17", 1, "handler_error", "ValueError: " + "x" * 1000, "f1")
     for _ in range(3):
