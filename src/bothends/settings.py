@@ -119,9 +119,10 @@ class Settings:
     stop_timeout_s: float = _setting(
         float, 20.0, "How long a stop may take: what is not finished then is released and the process ends.",
         unit="seconds", low=0, high=3600)
-    spare: bool = _setting(
-        bool, False, "Keep one more process that has imported the application and waits: it takes the place of the next "
-        "one that dies, so that work goes on in a moment also on a busy machine. Costs its memory, about 60 MB.")
+    spares: int = _setting(
+        int, 0, "Keep so many more processes that have imported the application and wait: they take the places of the next "
+        "ones that die, so that work goes on in a moment also on a busy machine. Each costs its memory, about 60 MB.",
+        low=0, high=8)
     lease_s: float = _setting(
         float, 4.0, "How long a process that went silent keeps its lanes and keys.", unit="seconds", low=1, high=60)
     member: int | None = _setting(

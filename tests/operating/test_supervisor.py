@@ -20,7 +20,7 @@ from bothends.telemetry import logs
 given = json.loads(sys.argv[1])
 logs.setup("json", "info")
 tasks = [Task(f"c{n}", task, module="tests.operating.supervised") for n, task in enumerate(given["tasks"])]
-sys.exit(Supervisor(tasks, stop_timeout_s=given["stop"], silence_s=given["silence"], spare=given["spare"]).run())
+sys.exit(Supervisor(tasks, stop_timeout_s=given["stop"], silence_s=given["silence"], spares=given["spares"]).run())
 """
 
 
@@ -31,10 +31,10 @@ class Family:
         self.folder = folder
         self.parent: subprocess.Popen[str] | None = None
 
-    def start(self, *tasks: dict[str, object], stop: float = 5, silence: float = 5, spare: bool = False) -> None:
+    def start(self, *tasks: dict[str, object], stop: float = 5, silence: float = 5, spares: int = 0) -> None:
         given = {
             "tasks": [{"log": str(self.folder / f"{n}.log"), **task} for n, task in enumerate(tasks)],
-            "stop": stop, "silence": silence, "spare": spare}
+            "stop": stop, "silence": silence, "spares": spares}
         (self.folder / "lines").touch()
         with (self.folder / "lines").open("w") as lines:
             self.parent = subprocess.Popen(
@@ -182,6 +182,11 @@ def test_wrong_configuration_ends_it_all_at_once_with_2(family: Family) -> None:
     assert "child died: restarting" not in family.events()
 
 
+def started_at(pid: int) -> int:
+    """Ticks since the machine came up."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
 def test_one_that_cannot_start_is_tried_again(family: Family) -> None:
     family.start({"does": "exits", "status": 1})
     family.until(lambda: len(family.pids()) >= 3)
@@ -191,7 +196,7 @@ def test_one_that_cannot_start_is_tried_again(family: Family) -> None:
 
 def test_a_spare_takes_the_place_of_a_dead_child(family: Family) -> None:
     """It has started before, and is another process than any that has worked."""
-    family.start({"does": "works"}, spare=True)
+    family.start({"does": "works"}, spares=1)
     family.until(lambda: "running" in family.events())
     assert family.parent is not None
     parent = family.parent.pid
@@ -206,8 +211,25 @@ def test_a_spare_takes_the_place_of_a_dead_child(family: Family) -> None:
     assert not exists(spare)
 
 
+def test_two_spares_cover_two_deaths_in_a_row_the_oldest_first(family: Family) -> None:
+    family.start({"does": "works"}, spares=2)
+    family.until(lambda: "running" in family.events())
+    assert family.parent is not None
+    parent = family.parent.pid
+    family.until(lambda: len(children_of(parent)) == 3)
+    first, second = sorted(set(children_of(parent)) - set(family.pids(0)), key=started_at)
+    os.kill(family.pids(0)[-1], signal.SIGKILL)
+    family.until(lambda: len(family.pids(0)) == 2)
+    os.kill(family.pids(0)[-1], signal.SIGKILL)
+    family.until(lambda: len(family.pids(0)) == 3)
+    assert family.pids(0)[1:] == [first, second]
+    family.until(lambda: len(children_of(parent)) == 3)
+    family.signal(signal.SIGTERM)
+    assert family.wait() == 0
+
+
 def test_a_spare_ends_with_its_parent(family: Family) -> None:
-    family.start({"does": "works"}, spare=True)
+    family.start({"does": "works"}, spares=1)
     family.until(lambda: "running" in family.events())
     assert family.parent is not None
     parent = family.parent.pid

@@ -101,7 +101,7 @@ def _supervise(
     if not _prepare(early, tasks, name, flags, check):
         tasks = tasks[:1]  # `run` of an application that only produces
     logs.setup(settings.log_format, settings.log_level, role="supervisor", pid=os.getpid())
-    raise typer.Exit(Supervisor(tasks, stop_timeout_s=settings.stop_timeout_s, early=early, spare=settings.spare).run())
+    raise typer.Exit(Supervisor(tasks, stop_timeout_s=settings.stop_timeout_s, early=early, spares=settings.spares).run())
 
 
 def _prepare(

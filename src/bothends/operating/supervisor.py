@@ -30,7 +30,7 @@ BACKOFF_FIRST_S, BACKOFF_CAP_S = 0.25, 4.0
 SHORT_LIFE_S = 2.0
 """A child that dies sooner after it was ready (or before) is restarted with backoff, others at once."""
 SPARE_AFTER_S, SPARE_AFTER_CAP_S = 0.5, 60.0
-"""The spare is started when no child was for so long: it must not take the processor from one that is coming up. Twice
+"""A spare is started when nothing was for so long: it must not take the processor from one that is coming up. Twice
 as long each time after one that died by itself."""
 IMPATIENT_S = 0.5
 """A signal that follows another sooner is the same wish to stop; later, it ends the drain."""
@@ -64,12 +64,12 @@ class _Child:
 class Supervisor:
     """``run()`` returns the exit status: 0 after a stop in time, 1 where something had to be killed or the last child
     failed for good, 2 where a child found the configuration wrong before all were ready for the first time. ``early``:
-    processes that stand by already, for the first children; they are taken out of the list. ``spare``: one more stands by
-    all the time, and takes the place of the next child that dies."""
+    processes that stand by already, for the first children; they are taken out of the list. ``spares``: so many more stand
+    by all the time, and take the places of the next children that die."""
 
     def __init__(
         self, tasks: Sequence[Task], *, stop_timeout_s: float = 20.0, silence_s: float = SILENCE_S,
-        environ: Mapping[str, str] | None = None, early: list[StandBy] | None = None, spare: bool = False,
+        environ: Mapping[str, str] | None = None, early: list[StandBy] | None = None, spares: int = 0,
     ) -> None:
         if not tasks:
             raise ValueError("a supervisor without a task has nothing to do")
@@ -85,7 +85,7 @@ class Supervisor:
         self._wrong_use = False
         self._was_running = False
         self._standing_by = [] if early is None else early
-        self._wants_spare = spare
+        self._spares = spares
         self._spare_after_s = SPARE_AFTER_S
         self._started_at = 0.0
 
@@ -127,7 +127,7 @@ class Supervisor:
             for child in self._children:
                 self._tend(child, now, excused)
             self._announce()
-            self._keep_spare(now)
+            self._keep_spares(now)
             if self._signals and self._stop_by is None:
                 self._begin_stop(now)
             if self._stop_by is not None and (self._signals > 1 or now > self._stop_by):
@@ -185,20 +185,22 @@ class Supervisor:
             found.drop()
         return None
 
-    def _keep_spare(self, now: float) -> None:
-        if not self._wants_spare or not self._was_running or self._stop_by is not None:
+    def _keep_spares(self, now: float) -> None:
+        if not self._spares or not self._was_running or self._stop_by is not None:
             return
-        if self._standing_by and not self._standing_by[-1].is_alive():
-            self._standing_by.pop().drop()
+        if dead := [one for one in self._standing_by if not one.is_alive()]:
+            self._standing_by = [one for one in self._standing_by if one not in dead]
+            for one in dead:
+                one.drop()
             self._spare_after_s = min(2 * self._spare_after_s, SPARE_AFTER_CAP_S)
-        if self._standing_by or now - self._started_at < self._spare_after_s:
+        if len(self._standing_by) >= self._spares or now - self._started_at < self._spare_after_s:
             return
         self._started_at = now
         task = self._children[-1].task  # all have the application in common
         with contextlib.suppress(OSError):  # no memory for one more: children do without
             spare = spawn(task.module, self._environ)
             spare.prepare(task.task)
-            self._standing_by.append(spare)
+            self._standing_by.insert(0, spare)  # the one that has stood by for longest is taken first
 
     def _drop_spares(self) -> None:
         while self._standing_by:
