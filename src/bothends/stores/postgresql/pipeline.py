@@ -38,16 +38,22 @@ class Pipeline:
             text, names = translate(statement.text, "numeric_dollar")
             written.append((text.encode(), [as_text(statement.params[name]) for name in names]))
         pgconn = self._driver.pgconn
+        answers: list[Any] = []
         pgconn.enter_pipeline_mode()
         try:
             for query, values in written:
                 pgconn.send_query_params(query, values)
             pgconn.pipeline_sync()
             yield from generators.send(pgconn)
-            answers = []
             for _ in statements:
                 answers.append((yield from generators.fetch_many(pgconn))[-1])
             yield from generators.fetch_many(pgconn)  # the end of the pipeline
+        except psycopg.OperationalError:
+            # A server that ends the connection says why before it does: as the answer to what it did not do any more.
+            why = next((answer for answer in answers if answer.status not in _GOOD), None)
+            if why is None:
+                raise
+            raise psycopg.errors.error_from_result(why) from None
         finally:
             if pgconn.status == psycopg.pq.ConnStatus.OK:
                 pgconn.exit_pipeline_mode()

@@ -38,8 +38,8 @@ TOPICS_MAX = 1_000
 
 _WAITING = (
     "with waiting as materialized (select o.* from {s}.outbox o left join lateral (select p.hwm, p.snapshot from "
-    "{s}.relay_progress p where ((p.lanes >> o.lane) & 1) <> 0 order by p.id desc limit 1) c on true where c.hwm is null "
-    "or o.seq > c.hwm or not pg_visible_in_snapshot(o.xid, c.snapshot)) "
+    "{s}.relay_progress p where ((p.lanes >> {s}.lane(o.key, o.seq)) & 1) <> 0 order by p.id desc limit 1) c on true "
+    "where c.hwm is null or o.seq > c.hwm or not pg_visible_in_snapshot(o.xid, c.snapshot)) "
 )
 """Rows that no cursor covers."""
 

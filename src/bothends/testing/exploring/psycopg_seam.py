@@ -36,7 +36,7 @@ _CURSORS: tuple[tuple[Any, str], ...] = (
 )
 _MARK = "bothends_link"
 _FAILING = (
-    "do $$ begin raise exception using errcode = '53100', message = 'no space left on device (made by the crash explorer)'; "
+    "do $$ begin raise exception using errcode = 'XX000', message = 'a statement that fails (made by the crash explorer)'; "
     "end $$"
 )
 """A statement of the user's that fails does so on the server, with what follows for its transaction."""
