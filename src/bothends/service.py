@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_origin, overload
 
 from bothends.core.retry import Retry
 from bothends.errors import ConfigError
@@ -52,6 +52,12 @@ class Handler:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
 
+def _is_context(annotation: object) -> bool:
+    """Also where annotations are texts."""
+    named = annotation if isinstance(annotation, str) else getattr(get_origin(annotation) or annotation, "__name__", "")
+    return named.partition("[")[0].rpartition(".")[2] in ("Context", "AsyncContext")
+
+
 class HandlerDecorator(Generic[E]):
     """What ``consumer.handle(Event)`` returns. The function itself comes back unchanged, so a unit test can call it."""
 
@@ -73,6 +79,13 @@ class HandlerDecorator(Generic[E]):
         required = [p for p in parameters if p.default is p.empty]
         if not 1 <= len(parameters) or len(required) > 2:
             raise ConfigError(f"{fn.__qualname__}: a handler takes (event) or (event, ctx)")
+        if _is_context(parameters[0].annotation):
+            raise ConfigError(f"{fn.__qualname__}: the event comes first; write def {fn.__name__}(event, ctx)")
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise ConfigError(
+                f"{fn.__qualname__} has a yield in it: to call it runs nothing of it; take the yield out, and use ctx.emit for "
+                f"events"
+            )
         handler = Handler(
             event=describe(self._event), function=fn, is_async=inspect.iscoroutinefunction(fn),
             takes_context=len(parameters) > 1, effects=self._effects,
@@ -136,6 +149,10 @@ class Consumer:
         Raises ConfigError for a second handler of the same type, for sync and async handlers in one consumer, and for
         a class without ``@event``.
         """
+        given: object = event
+        if not isinstance(given, type):
+            named = getattr(event, "__qualname__", repr(event))
+            raise ConfigError(f"{named}: consumer.handle takes the event's class; write @{self.short_name}.handle(TheEvent)")
         return HandlerDecorator(self, event, effects)
 
     def _register(self, handler: Handler) -> None:

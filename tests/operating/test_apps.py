@@ -70,6 +70,12 @@ def test_what_is_not_there_is_named(folder: Path, name: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+def test_a_module_that_ends_the_process_is_told_so(folder: Path) -> None:
+    (folder / "ender.py").write_text("import sys; sys.exit(0)")
+    with pytest.raises(ConfigError, match=r"ends the process when it is imported, by sys.exit\(0\)"):
+        load("ender")
+
+
 def test_a_module_without_services(folder: Path) -> None:
     write(folder, "nothing", "x = 1\n")
     with pytest.raises(ConfigError, match="declares no Service"):

@@ -213,6 +213,24 @@ def test_a_transaction_that_the_server_ended_for_silence_counts_as_a_timeout(des
     assert desk.rows("id, attempts, reason", "parked") == [("1", 1, "handler_timeout")]
 
 
+@only_postgresql
+def test_it_counts_as_one_also_where_the_handler_asked_nothing_more(desk: Desk) -> None:
+    """The gate and COMMIT meet it, in a pipeline: the server says why, and ends the connection."""
+    def handler(event: Placed, ctx: Any) -> None:
+        desk.note(ctx)
+        ctx.connection.execute("set local idle_in_transaction_session_timeout = '50ms'")
+        threading.Event().wait(0.3)
+
+    desk.declare(handler, retry=Retry(attempts=1))
+    seat = desk.seat()
+    batch = Batch(seat.plan, desk.read(desk.record("1")))
+    with pytest.raises(StoreUnavailable):
+        seat.drive(batch.acts())
+    seat.drive(batch.acts())
+    seat.close()
+    assert desk.rows("message_id, reason", "dead_letters") == [("1", "handler_timeout")]
+
+
 def test_a_fence_releases_before_the_commit(desk: Desk) -> None:
     given_up = [False]
 

@@ -164,6 +164,37 @@ def test_a_database_that_lets_nobody_in_pauses_consumption(desk: Desk, broker: B
 
 
 @only_sqlite
+def test_a_broker_that_is_away_at_the_start_is_waited_for(desk: Desk, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.declare(lambda event, ctx: desk.note(ctx))
+    publish(broker, desk, [("1", "a")])
+    away, subscribe = [2], broker.subscribe
+
+    def subscribe_when_there(*args: Any, **options: Any) -> Any:
+        if away[0]:
+            away[0] -= 1
+            raise PublishError("nobody answers", blame=Blame.BROKER, reason="unreachable")
+        return subscribe(*args, **options)
+
+    monkeypatch.setattr(broker, "subscribe", subscribe_when_there)
+    with working(desk, broker):
+        until(lambda: lag(desk, broker) == 0)
+    assert (desk.effects(), away) == (["1"], [0])
+
+
+@only_sqlite
+def test_a_handler_that_has_come_to_its_end_is_not_abandoned_any_more(desk: Desk, broker: Broker) -> None:
+    """Between the look at the clock and the replacement it may return: the work would be finished twice."""
+    desk.declare(lambda event, ctx: desk.note(ctx))
+    with working(desk, broker) as worker:
+        [slot] = worker._slots
+        assert slot.replace(desk.read(desk.record("x"))[0]) is None
+        publish(broker, desk, [("1", "a")])
+        until(lambda: lag(desk, broker) == 0)
+    assert desk.effects() == ["1"]
+    assert (worker.floor.dealing.loads(), worker.floor.dealing.lines()) == ([0], 0)
+
+
+@only_sqlite
 def test_a_locked_file_pauses_consumption(desk: Desk, broker: Broker) -> None:
     desk.declare(lambda event, ctx: desk.note(ctx), retry=Retry(attempts=1))
     with working(desk, broker) as worker:

@@ -15,7 +15,10 @@ _CHILD = "bothends.operating.child"
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs one command and exits: 0 done, 1 failed or findings, 2 wrong use or wrong configuration."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    try:
+        sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # before the commands were there to say so
+        sys.exit(130)
 
 
 def run(arguments: list[str]) -> int:

@@ -149,6 +149,11 @@ def _imported(name: str, what: str) -> ModuleType:
         raise ConfigError(f"{what}: {name!r} is not a module's name; write package.module or package.module:service")
     try:
         return importlib.import_module(name)
+    except SystemExit as error:
+        raise ConfigError(
+            f"{what}: the module {name!r} ends the process when it is imported, by sys.exit({error.code!r}); put that under "
+            f"if __name__ == '__main__'"
+        ) from error
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if name != missing and not name.startswith(f"{missing}."):

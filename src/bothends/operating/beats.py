@@ -43,9 +43,7 @@ class Link:
             self._received += part
         line, newline, self._received = self._received.partition(b"\n")
         if not newline:
-            if wait:
-                raise SystemExit(0)  # the parent is gone, or needs no process that stands by any more
-            raise EOFError("the parent hung up before it gave a task; start workers with `bothends work`")
+            raise SystemExit(0)  # the parent is gone, or needs no process that stands by any more
         task: dict[str, Any] = json.loads(line)
         _die_with(int(task["parent"]))
         return task

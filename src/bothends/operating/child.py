@@ -64,7 +64,7 @@ def _prepare(task: Mapping[str, Any]) -> bytes:
         app = load(task["app"], task["flags"])
         prepare(app)
         return WORKS if "check" in task and app.check(**task["check"]) else IDLE
-    except Exception as error:
+    except BaseException as error:
         # The parent, or who is given the task, meets it again and says it aloud.
         _log.debug("cannot be prepared", exc_info=error)
         return CANNOT

@@ -57,9 +57,9 @@ class StandBy:
 
     def drop(self) -> None:
         """It is not needed."""
-        self.link.close()
         if self.is_alive():
             self.process.kill()
+        self.link.close()
         self.process.wait()
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from bothends.errors import ConfigError, PositionLost, PublishError, StoreUnavailable
+from bothends.errors import Blame, ConfigError, PositionLost, PublishError, StoreUnavailable
 from bothends.message import Origin, Record
 from bothends.ports import Broker, Partition, StartAt, Subscription
 from bothends.processes import this_process
@@ -87,7 +87,6 @@ class Worker:
 
     def run(self, stop: threading.Event, ready: threading.Event, *, stop_timeout_s: float = 20.0) -> None:
         """Consumes until ``stop`` is set and what is in hand is committed or released, at most ``stop_timeout_s`` later.
-
         Raises ConfigError for what can never work, PositionLost where the log no longer has the stored position.
         """
         self._check()
@@ -97,7 +96,7 @@ class Worker:
         self._start_slots()
         self._keeper.start()
         try:
-            self._subscribe(registered)
+            self._subscribe_when_there(registered, stop)
             ready.set()
             while not stop.is_set():
                 self._turn()
@@ -163,6 +162,19 @@ class Worker:
         for lag in self.broker.lag(old, topics):
             if lag.position >= 0:
                 self.broker.set_position(self.group, Origin(lag.topic, lag.partition, lag.position))
+
+    def _subscribe_when_there(self, registered: Registered, stop: threading.Event) -> None:
+        """As soon as the broker answers, or ``stop`` comes."""
+        while not stop.is_set():
+            try:
+                self._subscribe(registered)
+                return
+            except PublishError as error:
+                if error.blame is not Blame.BROKER:
+                    raise
+                _log.warning("the worker waits for the broker (is it up, and its URL right? `bothends config`): %s", error,
+                             extra={"consumer": self.consumer.name})
+                stop.wait(_START_AGAIN_S)
 
     def _subscribe(self, registered: Registered) -> None:
         at: Any = registered.start_at
@@ -269,14 +281,15 @@ class Worker:
     def _replace_stuck(self) -> None:
         for index, slot in enumerate(self._slots):
             culprit = slot.overdue()
-            if culprit is None:
+            successor = slot.replace(culprit) if culprit is not None else None
+            if culprit is None or successor is None:
                 continue
             self._abandoned += 1
             _log.error("a handler ran longer than timeout_s and was abandoned", extra={
                 "consumer": self.consumer.name, "id": culprit.name[1], "abandoned": self._abandoned,
             })
-            self._slots[index] = slot.replace(culprit)
-            self._slots[index].start()
+            self._slots[index] = successor
+            successor.start()
             if self._abandoned >= ABANDONED_MAX:
                 _log.critical("too many handlers are stuck: this process ends and is started again")
                 self._exit(EXIT_STUCK)
@@ -318,6 +331,7 @@ class Worker:
 
     def _finish_batches(self, gone: set[Partition], deadline: float) -> None:
         while time.monotonic() < deadline:
+            self.floor.turning.beat(time.monotonic())
             busy = [slot for slot in self._slots if any(partition in gone for partition, _ in slot.holding)]
             if all(slot.abandoned for slot in busy) or self.floor.halted.wait(0.01):
                 return

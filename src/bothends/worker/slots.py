@@ -64,6 +64,8 @@ class Slot:
         self.drains: deque[Lease] = drains if drains is not None else deque()
         self.holding: frozenset[tuple[Partition, int]] = frozenset()
         self.abandoned = False
+        self._finishing = False
+        """What is in hand has come to its end: too late to abandon it."""
         self._forwarder = forwarder
         self._condition = threading.Condition()
         self._current: Batch | Drain | None = first
@@ -132,10 +134,13 @@ class Slot:
             return None
         return running[0]
 
-    def replace(self, culprit: Delivery) -> Slot:
+    def replace(self, culprit: Delivery) -> Slot | None:
         """Abandons this slot's thread, which is stuck in a handler, and goes on in another one: the message is charged
-        with its run, the others are run again."""
-        self.abandoned = True
+        with its run, the others are run again. None where the handler has come to its end meanwhile."""
+        with self._condition:
+            if self._finishing or self.overdue() is not culprit:
+                return None
+            self.abandoned = True
         seat, work = self.seat, self._current
         assert isinstance(seat, Seat)
         threading.Thread(target=seat.abandon, name="bothends-abandon", daemon=True).start()
@@ -224,8 +229,10 @@ class Slot:
                 if self._fenced() or self.floor.halted.wait(wait_s) or self._give_up():
                     break
                 wait_s = min(wait_s * 2, _BACKOFF_CAP_S)
-        if self.abandoned:
-            return
+        with self._condition:
+            if self.abandoned:
+                return
+            self._finishing = True
         if lost:
             _log.info("the database is back, or the work was given up", extra={"consumer": self.floor.the_plan.consumer.name})
         ended = time.monotonic()
@@ -233,6 +240,7 @@ class Slot:
         self._finish(work, ended - began)
         with self._condition:
             self._current, self._items, self.holding = None, [], frozenset()
+            self._finishing = False
 
     def _give_up(self) -> bool:
         """Stopping while the database is away: what is in hand is released."""
