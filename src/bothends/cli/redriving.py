@@ -40,7 +40,8 @@ class Plan:
 
 
 def letters(desk: Desk, database: Database, plan: Plan, who: Act, *, yes: bool, json: bool) -> None:
-    """Redrives what the plan names. Exit 1 where it stopped because too many failed again."""
+    """Redrives what the plan names. Exit 1 where it stopped because too many failed again, and
+    where it waited and not all are done."""
     decisions = {made.name: made for made in map(decision, plan.effects)}
     admin = database.store.admin
     database.ask(expect(admin, plan.wanted.ids, plan.consumer))
@@ -78,6 +79,8 @@ def letters(desk: Desk, database: Database, plan: Plan, who: Act, *, yes: bool, 
             complain(text)
     if results.stopped:
         complain("stopped: too many failed again", "`bothends dead list --group fingerprint` shows why")
+        raise typer.Exit(1)
+    if plan.wait and (summary["failed_again"] or summary["waiting"]):
         raise typer.Exit(1)
 
 
