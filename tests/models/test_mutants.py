@@ -22,4 +22,4 @@ def test_the_mutant_is_caught(machine: Any, mutant: Mutant, monkeypatch: pytest.
     plain = getattr(mutant.owner, mutant.attribute, None)
     monkeypatch.setattr(mutant.owner, mutant.attribute, mutant.replace(plain), raising=False)
     with pytest.raises((AssertionError, LookupError)):
-        run_state_machine_as_test(machine, settings=settings_for(60))
+        run_state_machine_as_test(machine, settings=settings_for(150))

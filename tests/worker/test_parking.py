@@ -234,3 +234,17 @@ def test_effects_messages_drain_as_well(desk: Desk) -> None:
     assert desk.drain() == [("1", "processed"), ("2", "parked")]
     assert desk.drain() == [("2", "processed")]
     assert desk.effects() == ["1", "2"]
+
+
+def test_what_dies_has_its_place_before_what_is_parked_behind_it(desk: Desk) -> None:
+    """In one transaction, too: a redrive puts it back there. Found by the worker model."""
+    def handler(event: Placed, ctx: Any) -> None:
+        if ctx.message.id == "1":
+            raise ValueError("no")
+        desk.note(ctx)
+
+    desk.declare(handler, retry=Retry(attempts=1, then="hold"))
+    assert desk.deliver(desk.record("0", "b"), desk.record("1", "a"), desk.record("2", "a")) == ["processed", "dead", "parked"]
+    [(died,)] = desk.rows("position", "dead_letters")
+    [(behind,)] = desk.rows("position", "parked")
+    assert died < behind

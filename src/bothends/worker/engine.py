@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from bothends.core.consuming import HandlerTimeout, SwallowedError, describe_error, judge, judge_crash
@@ -100,9 +102,10 @@ class Book:
     """What one transaction will write beside the handlers' own effects."""
 
     outcomes: list[tuple[Delivery, Outcome]] = field(default_factory=list)
-    parked: list[Letter] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
-    dead: list[Letter] = field(default_factory=list)
+    letters: list[tuple[bool, Letter]] = field(default_factory=list)
+    """(dead, letter): in the order of their messages, which is the order of their positions: a dead one that is redriven goes
+    before what was parked behind it."""
     drafts: list[Draft] = field(default_factory=list)
     calls: int = 0
 
@@ -270,8 +273,13 @@ class Work:
 
     def _write(self, book: Book) -> Acts[None]:
         try:
-            yield from self.inbox.park(self.plan.number, book.parked, book.blocks)
-            yield from self.inbox.bury(self.plan.number, self.plan.consumer.owner or "", book.dead)
+            yield from self.inbox.park(self.plan.number, (), book.blocks)
+            for dead, some in groupby(book.letters, key=itemgetter(0)):
+                letters = [letter for _, letter in some]
+                if dead:
+                    yield from self.inbox.bury(self.plan.number, self.plan.consumer.owner or "", letters)
+                else:
+                    yield from self.inbox.park(self.plan.number, letters, ())
             if book.drafts:
                 yield from self.plan.store.outbox.add(book.drafts)
         except Exception as error:

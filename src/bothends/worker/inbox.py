@@ -181,10 +181,10 @@ class Batch(Work):
                     book.outcomes.append((delivery, Outcome.DUPLICATE))
                 else:
                     book.outcomes.append((delivery, Outcome.CONFLICT))
-                    book.dead.append(delivery.to_letter(
+                    book.letters.append((True, delivery.to_letter(
                         reason="conflict", error="the inbox has this id with another content",
                         fingerprint=fingerprint_of_reason("conflict", delivery.message.type),
-                    ))
+                    )))
 
     def _one(self, delivery: Delivery, waiting: dict[KeyOf, str], book: Book) -> Acts[None]:
         """One message that is new: parked behind its key, given up, or run."""
@@ -205,7 +205,7 @@ class Batch(Work):
 
     def _park(self, delivery: Delivery, book: Book, *, reason: str = "behind", error: str = "") -> None:
         book.outcomes.append((delivery, Outcome.PARKED))
-        book.parked.append(delivery.to_letter(reason=reason, error=error, fingerprint=""))
+        book.letters.append((False, delivery.to_letter(reason=reason, error=error, fingerprint="")))
 
     def _park_newer(self, delivery: Delivery, waiting: dict[KeyOf, str], book: Book) -> None:
         waiting[delivery.queue] = KeyState.SCHEMA.value
@@ -219,10 +219,10 @@ class Batch(Work):
             waiting[delivery.queue] = KeyState.RETRYING.value
             book.blocks.append(Block(delivery.queue, KeyState.RETRYING.value, failure.delay_s))
             book.outcomes.append((delivery, Outcome.PARKED))
-            book.parked.append(letter)
+            book.letters.append((False, letter))
             return
         book.outcomes.append((delivery, Outcome.DEAD))
-        book.dead.append(letter)
+        book.letters.append((True, letter))
         if failure.hold and delivery.queue.keyed:
             waiting[delivery.queue] = KeyState.HELD.value
             book.blocks.append(Block(delivery.queue, KeyState.HELD.value, 0.0))

@@ -221,7 +221,7 @@ class Drain(Work):
             settled.book.outcomes.append((delivery, Outcome.PARKED))
             return False
         settled.book.outcomes.append((delivery, Outcome.DEAD))
-        settled.book.dead.append(letter)
+        settled.book.letters.append((True, letter))
         settled.removed.append(_position(delivery))
         if failure.hold and delivery.queue.keyed:
             settled.state = KeyState.HELD
