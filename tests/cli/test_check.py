@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -39,11 +42,14 @@ def test_the_demo_has_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_demo_has_no_finding_on_the_postgresql_that_it_is_configured_with(
-    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    postgresql_url: str,
 ) -> None:
-    monkeypatch.setenv("BOTHENDS_DATABASE_URL", postgresql_url)
-    assert run(["check", "bothends.demo", "--json", "--case", "an_order_without_a_price"]) == 0
-    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bothends", "check", "bothends.demo", "--json", "--case", "an_order_without_a_price"],
+        env=os.environ | {"BOTHENDS_DATABASE_URL": postgresql_url}, capture_output=True, text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (case,) = json.loads(done.stdout)["cases"]
     assert case["complete"]
     assert not case["notes"]
     assert case["boundaries"] > 60

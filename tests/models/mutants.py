@@ -82,7 +82,7 @@ OF_WORKERS = [
         "a drained message is not taken out", "a drained message stays parked", "the key is never freed",
         "an effect's result is not kept",
         "an effect is not recorded before the call", "an unknown effect is called again unasked",
-        "an effect in progress is called again unasked", "an effect's key is made anew",
+        "an effect's key is made anew",
         "the position is stored when records are handed out", "the position is stored before anything is done",
     ),
 ]
