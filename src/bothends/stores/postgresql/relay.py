@@ -53,24 +53,29 @@ class LeaseSteps:
             {"me": me})
         return [(int(id), str(process)) for id, process in found.rows]
 
-    def renew(self, me: int, *, lease_s: float, state: str, detail: str, now: float, boot: str) -> Steps[bool]:
-        """False: the registration is gone, and with it the lanes."""
+    def renew(
+        self, me: int, *, lease_s: float, state: str, detail: str, now: float, boot: str, wants: str = "poll",
+        source: str = "poll", reason: str = "",
+    ) -> Steps[bool]:
+        """False: the registration is gone, and with it the lanes. ``wants`` is the source that it was told, ``source`` what
+        it does (poll, wal, message or standby), ``reason`` why."""
         done = yield Sql(
             f"update {self._s}.relays set lease_until = clock_timestamp() + make_interval(secs => :lease_s::float8), "
-            "state = :state, detail = :detail where id = :me",
-            {"me": me, "lease_s": lease_s, "state": state, "detail": detail},
+            "state = :state, detail = :detail, wants = :wants, source = :source, reason = :reason where id = :me",
+            {"me": me, "lease_s": lease_s, "state": state, "detail": detail, "wants": wants, "source": source,
+             "reason": reason},
         )
         return done.count == 1
 
     def expire(self, *, now: float, boot: str) -> Steps[tuple[int, int]]:
-        """Ends registrations whose lease is over, which frees their lanes. (live relays, free lanes)."""
+        """Ends registrations whose lease is over, which frees their lanes. (live relays that want lanes, free lanes)."""
         yield Sql(
             f"delete from {self._s}.relays where id in (select id from {self._s}.relays where lease_until < "
             "clock_timestamp() or lease_until > clock_timestamp() + make_interval(secs => lease_s + :margin::float8) "
             "for update skip locked)", {"margin": CLOCK_MARGIN_S}, rows=False,
         )
         found = yield Sql(
-            f"select (select count(*) from {self._s}.relays), "
+            f"select (select count(*) from {self._s}.relays where source <> 'standby'), "
             f"(select count(*) from {self._s}.relay_lanes where relay is null)"
         )
         live, free = found.rows[0]

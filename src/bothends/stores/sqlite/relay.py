@@ -63,11 +63,15 @@ class LeaseSteps:
             {"me": me})
         return [(id, process) for id, process in found.rows]
 
-    def renew(self, me: int, *, lease_s: float, state: str, detail: str, now: float, boot: str) -> Steps[bool]:
+    def renew(
+        self, me: int, *, lease_s: float, state: str, detail: str, now: float, boot: str, wants: str = "poll",
+        source: str = "poll", reason: str = "",
+    ) -> Steps[bool]:
         done = yield Sql(
             f"update bothends_relays set lease_until = {_NOW} + :lease_s, boot_until = :until, boot = :boot, "
-            "state = :state, detail = :detail where id = :me",
-            {"me": me, "lease_s": lease_s, "until": now + lease_s, "boot": boot, "state": state, "detail": detail},
+            "state = :state, detail = :detail, wants = :wants, source = :source, reason = :reason where id = :me",
+            {"me": me, "lease_s": lease_s, "until": now + lease_s, "boot": boot, "state": state, "detail": detail,
+             "wants": wants, "source": source, "reason": reason},
         )
         return done.count == 1
 
