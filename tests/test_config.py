@@ -10,6 +10,7 @@ from bothends.config import (
     app_name,
     need_broker,
     need_database,
+    need_source,
     read_toml,
     resolve,
     resolve_all,
@@ -72,6 +73,7 @@ def test_no_setting_can_be_mistaken_for_another_of_a_service() -> None:
     ("partitions", "0"), ("partitions", "10001"), ("partitions", "1.5"), ("partitions", "many"), ("partitions", ""),
     ("stop_timeout_s", "nan"), ("stop_timeout_s", "inf"), ("stop_timeout_s", "-1"), ("lease_s", "0"), ("lease_s", "61"),
     ("create_topics", "maybe"), ("group_prefix", "x" * 21), ("log_format", "xml"), ("member", "-1"),
+    ("relay_source", "log"), ("wal_budget_mb", "15"), ("wal_budget_mb", "1000001"),
 ])
 def test_values_out_of_range_are_refused_with_what_is_wanted(name: str, raw: str) -> None:
     variable = f"BOTHENDS_{name.upper()}"
@@ -139,6 +141,35 @@ def test_a_general_variable_must_not_merge_databases_that_differ_in_code() -> No
     # The same in code, or nothing in code: no contradiction.
     same = [Service("orders", database="sqlite:///o.db"), Service("stock", database="sqlite:///o.db"), Service("idle")]
     assert {s.database_url for s in resolve_all(same, environ=environ, toml={}).values()} == {"sqlite:///all.db"}
+
+
+def test_a_general_variable_wins_over_sources_that_differ_in_code() -> None:
+    services = [Service("orders", relay_source="message"), Service("stock", relay_source="wal"), Service("idle")]
+    found = resolve_all(services, environ={}, toml={})
+    assert [s.relay_source for s in found.values()] == ["message", "wal", "auto"]
+    assert found["orders"].origins["relay_source"] == "Service('orders', relay_source=)"
+    found = resolve_all(services, environ={"BOTHENDS_RELAY_SOURCE": "poll", "BOTHENDS_STOCK_RELAY_SOURCE": "auto"}, toml={})
+    assert [s.relay_source for s in found.values()] == ["poll", "auto", "poll"]
+
+
+def test_the_source_of_a_relay_names_its_flag() -> None:
+    found = settings(flags={"relay_source": "wal"}, environ={"BOTHENDS_RELAY_SOURCE": "poll"})
+    assert (found.relay_source, found.origins["relay_source"]) == ("wal", "--source")
+    with pytest.raises(ConfigError, match="--source: relay_source must be one of auto, poll, wal, message, not 'log'"):
+        settings(flags={"relay_source": "log"})
+    assert (settings().wal_budget_mb, settings(toml={"wal_budget_mb": 16}).wal_budget_mb) == (1024, 16)
+
+
+@pytest.mark.parametrize("source", ["auto", "poll", "wal", "message"])
+def test_only_postgresql_has_a_log_to_read(source: str) -> None:
+    environ = {"BOTHENDS_RELAY_SOURCE": source}
+    assert need_source(settings(database="postgres://h/d", environ=environ)) == source
+    on_sqlite = settings(database="sqlite:///x.db", environ=environ)
+    if source in ("auto", "poll"):
+        assert need_source(on_sqlite) == "poll"
+        return
+    with pytest.raises(ConfigError, match=f"relay_source is {source} \\(BOTHENDS_RELAY_SOURCE\\).*set it to auto or poll"):
+        need_source(on_sqlite)
 
 
 def test_a_missing_url_says_how_to_give_it() -> None:

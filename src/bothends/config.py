@@ -11,17 +11,18 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bothends.errors import ConfigError
-from bothends.settings import DECLARED, Declared, Settings
+from bothends.settings import DECLARED, Declared, Settings, Source
 from bothends.urls import mask, normal_broker, normal_database
 
 if TYPE_CHECKING:
     from bothends.service import Service
 
 __all__ = [
-    "app_name", "need_broker", "need_database", "read_toml", "resolve", "resolve_all", "shown", "unknown_variables",
+    "app_name", "need_broker", "need_database", "need_source", "read_toml", "resolve", "resolve_all", "shown",
+    "unknown_variables",
 ]
 
 _FILE_MAX = 64 * 1024
@@ -71,7 +72,7 @@ def resolve_all(
     toml = read_toml() if toml is None else toml
     found = {service.name: resolve(service, flags, environ=environ, toml=toml) for service in services}
     for row in DECLARED.values():
-        if row.from_code is None:
+        if row.from_code is None or row.name not in _NORMAL:
             continue
         general = f"BOTHENDS_{row.name.upper()}"
         meant = [s for s in services if found[s.name].origins[row.name].removesuffix("_FILE") == general]
@@ -90,7 +91,7 @@ def _find(
     row: Declared, service: Service, flags: Mapping[str, object], environ: Mapping[str, str], toml: Mapping[str, Any]
 ) -> tuple[object, str] | None:
     if flags.get(row.name) is not None:
-        return flags[row.name], f"--{row.name.replace('_', '-').removesuffix('-s').removesuffix('-url')}"
+        return flags[row.name], row.option
     for name in (_variable(service.name, row.name), f"BOTHENDS_{row.name.upper()}"):
         if (found := _from_environment(name, environ)) is not None:
             return found
@@ -191,6 +192,19 @@ def need_database(settings: Settings) -> str:
 def need_broker(settings: Settings) -> str:
     """The broker's URL; ConfigError says how to set it."""
     return _need(settings, settings.broker_url, "broker_url", "kafka://localhost:9092")
+
+
+def need_source(settings: Settings) -> Source:
+    """Where relays of this service's outbox read. ConfigError where its database has no log that they could."""
+    source = cast("Source", settings.relay_source)
+    if need_database(settings).startswith("postgresql://"):
+        return source
+    if source in ("wal", "message"):
+        raise ConfigError(
+            f"service {settings.service}: relay_source is {source} ({settings.origins.get('relay_source', 'default')}), but "
+            f"only PostgreSQL has a log that relays can read: set it to auto or poll, or database_url to postgresql://..."
+        )
+    return "poll"
 
 
 def _need(settings: Settings, value: str | None, name: str, example: str) -> str:

@@ -15,6 +15,7 @@ from bothends.errors import ConfigError
 from bothends.events import EventType, describe
 from bothends.foreign import ForeignJson
 from bothends.outbox import Outbox
+from bothends.settings import Source
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -169,8 +170,10 @@ class Service:
     """One service: its outbox, and its consumers.
 
     ``database`` and ``broker`` are URLs; the environment wins over them (``bothends config`` shows which).
-    ``session_factory`` is called with ``bind=`` the worker's own connection, once per message. ``publish`` is the
-    policy for events that the broker refuses. ``include`` names the modules that register handlers.
+    ``source`` is the CloudEvents source of its events, by default the name. ``relay_source`` is the setting of that
+    name: ``auto``, ``poll``, ``wal`` or ``message``. ``session_factory`` is called with ``bind=`` the worker's own
+    connection, once per message. ``publish`` is the policy for events that the broker refuses. ``include`` names
+    the modules that register handlers.
 
     Raises ConfigError for a name that is not ``[a-z][a-z0-9-]*`` (63 characters at most).
     """
@@ -184,6 +187,7 @@ class Service:
         database: str | None = None,
         broker: str | None = None,
         source: str | None = None,
+        relay_source: Source | None = None,
         schema: str = "bothends",
         publish: Retry = PUBLISH_RETRY,
         session_factory: Callable[..., Session] | Callable[..., AsyncSession] | None = None,
@@ -198,6 +202,7 @@ class Service:
         self.database = database
         self.broker = broker
         self.source = source if source is not None else name
+        self.relay_source = relay_source
         self.schema = schema
         self.publish = publish
         self.session_factory = session_factory

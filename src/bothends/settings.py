@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from bothends.errors import ConfigError
 
-__all__ = ["DECLARED", "Declared", "Settings", "reference"]
+__all__ = ["DECLARED", "Declared", "Settings", "Source", "reference"]
+
+Source = Literal["auto", "poll", "wal", "message"]
+"""Where relays read."""
 
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
@@ -32,6 +35,13 @@ class Declared:
     secret: bool = False
     from_code: str | None = None
     """The attribute of ``Service`` that sets it in code."""
+    flag: str = ""
+    """The command's option, where it is not called like the setting."""
+
+    @property
+    def option(self) -> str:
+        """What a command's option that sets it is called."""
+        return self.flag or f"--{self.name.replace('_', '-').removesuffix('-s').removesuffix('-url')}"
 
     def parse(self, raw: object, where: str) -> Any:
         """The typed value of ``raw`` (text from a variable, or TOML's own types). ConfigError names ``where``."""
@@ -128,6 +138,14 @@ class Settings:
     member: int | None = _setting(
         int, None, "Index of this process among those on this host, for Kafka's static membership. Unset: the lowest "
         "that is free.", low=0, high=9999)
+    relay_source: str = _setting(
+        str, "auto", "Where relays read. `poll`: they look into the outbox table. `wal`: PostgreSQL's write-ahead log tells "
+        "what entered it. `message`: `add` writes events into the log alone, and nothing is stored; all that add must have the "
+        "same setting. `auto`: `wal` where the server allows it, else `poll`.",
+        choices=("auto", "poll", "wal", "message"), from_code="relay_source", flag="--source")
+    wal_budget_mb: int = _setting(
+        int, 1024, "How much of the write-ahead log a relay's slot may hold back before the relay lets go of it.",
+        unit="megabytes", low=16, high=1_000_000)
     relay_batch_max: int = _setting(
         int, 2000, "Events that the relay takes from the outbox at once.", low=1, high=10_000)
     poll_busy_s: float = _setting(

@@ -207,6 +207,15 @@ def test_a_wrong_configuration_ends_with_2_and_one_line(project: Project) -> Non
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("source", ["wal", "message"])
+def test_a_log_that_sqlite_has_not_is_wrong_use(project: Project, source: str) -> None:
+    relay = project.start("relay", "--source", source)
+    assert relay.process.wait(60) == 2
+    assert f"relay_source is {source} (--source), but only PostgreSQL has a log" in relay.log.read_text()
+    assert "Traceback" not in relay.log.read_text()
+
+
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("command", ["relay", "work", "run"])
 def test_a_database_without_our_tables_ends_with_2_and_says_what_makes_them(project: Project, command: str) -> None:
     bare = project.start(command, BOTHENDS_DATABASE_URL=f"sqlite:///{project.folder}/bare.db")

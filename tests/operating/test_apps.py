@@ -138,3 +138,19 @@ b = Service("b", database="sqlite:///x.db")
 """)
     with pytest.raises(ConfigError, match="differ in publish="):
         load("policies").outboxes()
+
+
+def test_services_of_one_outbox_have_one_source(folder: Path) -> None:
+    write(folder, "sources", """
+from bothends import Service
+a = Service("a", database="postgresql://h/d", relay_source="wal")
+b = Service("b", database="postgresql://h/d")
+c = Service("c", database="sqlite:///x.db")
+""")
+    app = load("sources", {"relay_source": "poll"})
+    assert [(box.name, box.source) for box in app.outboxes()] == [("a+b", "poll"), ("c", "poll")]
+    with pytest.raises(ConfigError, match=r"a, b share one outbox but differ in relay_source \(auto, wal\)"):
+        load("sources").outboxes()
+    assert load("sources").outboxes("b")[0].source == "auto"
+    with pytest.raises(ConfigError, match="only PostgreSQL has a log"):
+        load("sources", {"relay_source": "wal"}).check(service="c", relays=True, workers=False, consumers=())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,17 +28,18 @@ StopTimeout = Annotated[float | None, typer.Option("--stop-timeout", min=0, max=
 Adopt = Annotated[bool, typer.Option("--adopt", help="Publish to this broker, though another one is on record.")]
 DatabaseUrl = Annotated[str | None, typer.Option("--database", help="URL; wins over every other source.")]
 BrokerUrl = Annotated[str | None, typer.Option("--broker", help="URL; wins over every other source.")]
+Source = Annotated[Literal["auto", "poll", "wal", "message"] | None, typer.Option(
+    "--source", help="Where relays read: the outbox table, PostgreSQL's log, or messages in it.")]
 JsonLogs = Annotated[bool, typer.Option("--json", help="Log lines as JSON.")]
 
 
 def relay(
     context: typer.Context, app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None,
-    adopt: Adopt = False,
-    create_topics: CreateTopics = False, stop_timeout: StopTimeout = None, database: DatabaseUrl = None,
-    broker: BrokerUrl = None, json: JsonLogs = False,
+    source: Source = None, adopt: Adopt = False, create_topics: CreateTopics = False, stop_timeout: StopTimeout = None,
+    database: DatabaseUrl = None, broker: BrokerUrl = None, json: JsonLogs = False,
 ) -> None:
     """Publish what waits in each outbox of APP. Any number of relays share the work."""
-    flags = _flags(create_topics, stop_timeout, database, broker, json)
+    flags = _flags(create_topics, stop_timeout, database, broker, json, source)
     _supervise(context.obj, app or app_option, flags, service=service, relays=True, workers=0, adopt=adopt)
 
 
@@ -57,11 +58,12 @@ def work(
 def run(
     context: typer.Context, app: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None,
     consumers: Consumers = "",
-    processes: Processes = 1, member: Member = None, adopt: Adopt = False, create_topics: CreateTopics = False,
-    stop_timeout: StopTimeout = None, database: DatabaseUrl = None, broker: BrokerUrl = None, json: JsonLogs = False,
+    processes: Processes = 1, member: Member = None, source: Source = None, adopt: Adopt = False,
+    create_topics: CreateTopics = False, stop_timeout: StopTimeout = None, database: DatabaseUrl = None,
+    broker: BrokerUrl = None, json: JsonLogs = False,
 ) -> None:
     """Relay and workers of APP in one command."""
-    flags = _flags(create_topics, stop_timeout, database, broker, json)
+    flags = _flags(create_topics, stop_timeout, database, broker, json, source)
     _supervise(context.obj, app or app_option, flags, service=service, relays=True, workers=processes, consumers=consumers,
                member=member, adopt=adopt)
 
@@ -72,11 +74,12 @@ def register(app: typer.Typer) -> None:
 
 
 def _flags(
-    create_topics: bool, stop_timeout: float | None, database: str | None, broker: str | None, json: bool
+    create_topics: bool, stop_timeout: float | None, database: str | None, broker: str | None, json: bool,
+    source: str | None = None,
 ) -> dict[str, Any]:
     return {
         "create_topics": create_topics or None, "stop_timeout_s": stop_timeout, "database_url": database,
-        "broker_url": broker, "log_format": "json" if json else None,
+        "broker_url": broker, "log_format": "json" if json else None, "relay_source": source,
     }
 
 

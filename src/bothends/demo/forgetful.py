@@ -99,7 +99,7 @@ def main() -> None:
 
     outbox = load("bothends.demo.app").outboxes(sys.argv[1])[0]
     broker: Any = ForgetfulBroker(open_broker(need_broker(outbox.settings)))
-    settings = RelaySettings(lease_s=outbox.settings.lease_s)
+    settings = RelaySettings(lease_s=outbox.settings.lease_s, source=outbox.source)
     relay = Relay(open_store(outbox.url, outbox.schema), broker, settings=settings, name="forgetful")
     relay.run(threading.Event())
 

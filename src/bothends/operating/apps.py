@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from bothends.config import need_database, resolve_all
+from bothends.config import need_database, need_source, resolve_all
 from bothends.errors import ConfigError
 from bothends.service import Consumer, Service
-from bothends.settings import Settings
+from bothends.settings import Settings, Source
 
 __all__ = ["App", "OutboxOf", "load", "of"]
 
@@ -25,6 +25,8 @@ class OutboxOf:
     schema: str
     services: tuple[Service, ...]
     settings: Settings
+    source: Source
+    """Where its relays read."""
 
     @property
     def name(self) -> str:
@@ -53,7 +55,7 @@ class App:
 
     def outboxes(self, service: str | None = None) -> list[OutboxOf]:
         """Each distinct outbox, in order of declaration. ConfigError for services of one outbox that differ in
-        ``publish``: one relay serves them all."""
+        ``publish`` or ``relay_source``, since one relay serves them all, and for a source that the database has not."""
         grouped: dict[tuple[str, str], list[Service]] = {}
         chosen = self.services if service is None else (self.service(service),)
         for one in chosen:
@@ -63,7 +65,14 @@ class App:
             if any(one.publish != services[0].publish for one in services):
                 names = ", ".join(one.name for one in services)
                 raise ConfigError(f"the services {names} share one outbox but differ in publish=; give them one policy")
-            found.append(OutboxOf(url, schema, tuple(services), self.settings[services[0].name]))
+            sources = {need_source(self.settings[one.name]) for one in services}
+            if len(sources) > 1:
+                names = ", ".join(one.name for one in services)
+                raise ConfigError(
+                    f"the services {names} share one outbox but differ in relay_source ({', '.join(sorted(sources))}); give "
+                    f"them one"
+                )
+            found.append(OutboxOf(url, schema, tuple(services), self.settings[services[0].name], sources.pop()))
         return found
 
     def consumers(self, service: str | None = None, names: Sequence[str] = ()) -> list[Consumer]:

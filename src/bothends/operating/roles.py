@@ -107,6 +107,7 @@ class Roles:
             publish=outbox.services[0].publish,
             settings=RelaySettings(
                 lease_s=settings.lease_s, renew_s=settings.lease_s / 4, batch_max=settings.relay_batch_max,
+                source=outbox.source, wal_budget_mb=settings.wal_budget_mb,
                 poll_busy_s=settings.poll_busy_s, poll_idle_s=settings.poll_idle_s, adopt=bool(task.get("adopt")),
                 runtime_dir=settings.runtime_dir),
             observe=self._observer(broker, settings),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bothends.core.retry import Retry
+from bothends.settings import Source
 
 __all__ = ["RelaySettings"]
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,11 @@ class RelaySettings:
     renew_s: float = 1.0
     batch_max: int = 2000
     """Rows of one page, 16 to 10,000."""
+    source: Source = "poll"
+    """Where events are read: the outbox table, PostgreSQL's write-ahead log, or messages in it. ``auto``: the log where
+    the server allows it."""
+    wal_budget_mb: int = 1024
+    """Megabytes of the log that the relay's slot may hold back, 16 to 1,000,000."""
     in_flight_max: int = 16
     """Pages handed over and not settled, at least 2; of their bodies together at most 32 MB and one page."""
     poll_busy_s: float = 0.003
