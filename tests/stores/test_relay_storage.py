@@ -126,6 +126,33 @@ def test_a_transaction_that_reads_puts_rotation_off_and_stops_nobody(outbox: Out
     assert outbox.rows(0) == 0
 
 
+def test_a_writer_elsewhere_that_is_older_than_the_child_puts_nothing_off(outbox: Outbox) -> None:
+    with psycopg.connect(outbox.url) as writer:
+        writer.execute("create table elsewhere ()")
+        outbox.sql.execute(INSERT, ["a"])
+        outbox.settle_all()
+        outbox.leave_child()
+        assert outbox.rotate() == ["outbox_0"]
+        assert outbox.rows(0) == 0
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_whether_a_child_is_done_is_asked_of_indexes_alone(outbox: Outbox, analyzed: bool) -> None:
+    """A child that is full takes seconds to read: longer than a lease."""
+    with psycopg.connect(outbox.url) as writer:
+        writer.execute("select pg_current_xact_id()")
+        outbox.sql.execute(INSERT.replace("1, 10)", "1, 20000)"), ["a"])
+        outbox.settle_all()
+        outbox.leave_child()
+        if analyzed:
+            outbox.sql.execute("analyze bothends.outbox")
+        asked = next(outbox.steps.storage.done("outbox_0")).text
+        plan = "\n".join(row[0] for row in outbox.sql.execute("explain " + asked).fetchall())
+    assert "outbox_0_seq_idx" in plan
+    assert "outbox_0_xid_idx" in plan
+    assert "Seq Scan on outbox_0" not in plan
+
+
 def test_progress_is_kept_as_long_as_a_lane_needs_it(outbox: Outbox) -> None:
     outbox.settle_all()
     outbox.sql.execute("select setval('bothends.relay_progress_seq', 65536)")

@@ -44,37 +44,34 @@ class StorageSteps:
 
     def done(self, child: str) -> Steps[bool]:
         """Whether every row of the child that can be seen is done."""
-        for query in self._checks(child):
-            if query is not None and (yield Sql(query)).rows[0][0]:
-                return True
-        return False
+        return bool((yield Sql(self._check(child))).rows[0][0])
 
     def truncate(self, child: str) -> Steps[None]:
         """Truncates the child if nobody uses it and all of it is done. One statement, so that a relay that freezes
         holds no lock: each statement within has a snapshot of its own, taken after the lock was granted."""
-        fast, slow = self._checks(child)
-        check = fast if slow is None else f"({fast}) or ({slow})"
         yield Sql(
             f"do $$ begin lock table {self._s}.{child} in access exclusive mode nowait; "
             "if current_setting('transaction_isolation') = 'read committed' and ("
-            f"{check}) then truncate {self._s}.{child}; end if; end $$", rows=False,
+            f"{self._check(child)}) then truncate {self._s}.{child}; end if; end $$", rows=False,
         )
 
-    def _checks(self, child: str) -> tuple[str, str | None]:
-        """Queries for one boolean: one that is quick and may say no too often, and the exact one."""
+    def _check(self, child: str) -> str:
+        """A query for one boolean. It reads indexes, never the rows: those of a child with all that waits, or with a writer
+        who is older than it, would take longer than a lease lasts, each time."""
         if child.startswith("relay_progress"):
             # Needed as long as it has the newest cursor of a lane.
             return (
                 f"select (select min(c.id) from {self._s}.relay_lanes l cross join lateral (select p.id from "
                 f"{self._s}.relay_progress p where ((p.lanes >> l.lane) & 1) <> 0 order by p.id desc limit 1) c) > "
-                f"coalesce((select max(id) from {self._s}.{child}), 0)", None,
+                f"coalesce((select max(id) from {self._s}.{child}), 0)"
             )
-        cursors = _CURSORS.format(s=self._s)
+        # Done is what lies at or below the hwm of its lane and is visible in its snapshot. Asked of the lowest hwm and of all
+        # snapshots together, whatever the lane: all lanes pass the place in the end. `min(...) where xid >=`, not `xid =`:
+        # whatever the statistics say, it is the index that is read.
         return (
-            f"with c as materialized ({cursors}) select (select count(*) = 64 from c) and "
-            f"coalesce((select max(seq) from {self._s}.{child}) <= (select min(hwm) from c) and "
-            f"(select max(xid) from {self._s}.{child}) < (select min(pg_snapshot_xmin(snapshot)) from c), true)",
-            f"with c as materialized ({cursors}) select not exists (select from {self._s}.{child} o "
-            f"left join c on c.lane = {self._s}.lane(o.key, o.seq) where c.lane is null or o.seq > c.hwm or "
-            "not pg_visible_in_snapshot(o.xid, c.snapshot))",
+            f"with c as materialized ({_CURSORS.format(s=self._s)}) select (select count(*) = 64 from c) and coalesce("
+            f"(select max(seq) from {self._s}.{child}) <= (select min(hwm) from c) and "
+            f"(select max(xid) from {self._s}.{child}) < (select min(pg_snapshot_xmax(snapshot)) from c) and not exists ("
+            "select from (select distinct pg_snapshot_xip(snapshot) as xid from c) running where running.xid = ("
+            f"select min(o.xid) from {self._s}.{child} o where o.xid >= running.xid)), true)"
         )
