@@ -1,7 +1,8 @@
 """Child: what is measured, in a process of its own: `python -m bench.child JSON`. See ``children.py`` for the other side.
 
-Says on stdout, one JSON object per line: ``assigned`` (partitions, or lanes), ``done`` (events so far) ``at`` (monotonic
-seconds: one clock for all processes of a machine) with ``rss_kb``. When stdin ends it stops, and says ``final``.
+Says on stdout, one JSON object per line: ``assigned`` (partitions, or lanes), ``done`` (events so far), ``duplicates``
+(deliveries of events that the inbox knew), ``at`` (monotonic seconds: one clock for all processes of a machine) with
+``rss_kb``. When stdin ends it stops, and says ``final``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.shop import Sold, service
+from bench.timing import TimedStore
 from bothends import Retry
 from bothends.brokers import open_broker
 from bothends.core.consuming import describe_error
@@ -41,6 +43,7 @@ class State:
     def __init__(self) -> None:
         self.assigned = 0
         self.done = 0
+        self.duplicates = 0
         self.at = 0.0
         self.final: dict[str, Any] = {}
         self._over = threading.Event()
@@ -52,13 +55,16 @@ class State:
         self.done += events
 
     def _say(self) -> None:
-        said: tuple[int, int] = (-1, -1)
+        said: tuple[int, int, int] = (-1, -1, -1)
         while True:
             over = self._over.wait(_SAY_S)
-            now = (self.assigned, self.done)
+            now = (self.assigned, self.done, self.duplicates)
             if now != said:
                 said = now
-                _print({"assigned": self.assigned, "done": self.done, "at": self.at, "rss_kb": _rss_kb()})
+                _print({
+                    "assigned": self.assigned, "done": self.done, "duplicates": self.duplicates, "at": self.at,
+                    "rss_kb": _rss_kb(),
+                })
             if over:
                 return
 
@@ -123,10 +129,14 @@ def relay(task: dict[str, Any], state: State, stop: threading.Event) -> None:
         elif isinstance(event, LanesChanged):
             state.assigned = event.lanes
 
+    noted: dict[str, list[tuple[float, float]]] = {}
+    store: Any = open_store(task["database"])
     Relay(
-        open_store(task["database"]), Stamped(broker, confirmed) if task.get("stamp") else broker, observe=observe,
+        TimedStore(store, noted) if task.get("timed") else store,
+        Stamped(broker, confirmed) if task.get("stamp") else broker, observe=observe,
     ).run(stop)
     broker.close()
+    state.final["timed"] = noted
     if task.get("stamp"):
         state.final["confirmed"] = list(confirmed.items())
 
@@ -164,6 +174,7 @@ def worker(task: dict[str, Any], state: State, stop: threading.Event) -> None:
             now = time.monotonic()
             with lock:
                 state.count(event.outcomes.get("processed", 0))
+                state.duplicates += event.outcomes.get("duplicate", 0)
                 latencies.extend([now - at for at in pending.sold])
             pending.sold.clear()
 

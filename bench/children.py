@@ -34,6 +34,7 @@ class Child:
     process: subprocess.Popen[str]
     assigned: int = 0
     done: int = 0
+    duplicates: int = 0
     at: float = 0.0
     samples: list[Sample] = field(default_factory=list)
     """Whenever ``done`` had grown, at most each 20 ms."""
@@ -51,6 +52,7 @@ class Child:
                     if said["done"] > self.done:
                         self.samples.append(Sample(said["at"], said["done"], said["rss_kb"]))
                     self.assigned, self.done, self.at = said["assigned"], said["done"], said["at"]
+                    self.duplicates = said["duplicates"]
                 _said.notify_all()
         with _said:
             self.ended = True

@@ -60,7 +60,7 @@ def one_round(seconds: int) -> dict[str, float]:
             until(lambda: relay.assigned == LANES, relay)
             start = time.monotonic() + 0.2
             threads = [
-                threading.Thread(target=produce, args=(url, topic, n, start, called, returned)) for n in range(PRODUCERS)
+                threading.Thread(target=produce, args=(url, topic, n, start, called, returned, RATE)) for n in range(PRODUCERS)
             ]
             for thread in threads:
                 thread.start()
@@ -79,13 +79,15 @@ def one_round(seconds: int) -> dict[str, float]:
     }
 
 
-def produce(url: str, topic: str, number: int, start: float, called: list[float], returned: list[float]) -> None:
-    """Every ``PRODUCERS``-th event, each at its time. What was late is not made up for by a burst of one thread alone:
-    the others keep their own times."""
+def produce(
+    url: str, topic: str, number: int, start: float, called: list[float], returned: list[float], rate: int,
+) -> None:
+    """Every ``PRODUCERS``-th event, each at its time, ``rate`` a second of all producers. What was late is not made up for
+    by a burst of one thread alone: the others keep their own times."""
     add = service().outbox.add
     with psycopg.connect(url) as connection:
         for n in range(number, len(called), PRODUCERS):
-            wait_s = start + n / RATE - time.monotonic()
+            wait_s = start + n / rate - time.monotonic()
             if wait_s > 0:
                 time.sleep(wait_s)
             connection.execute("insert into orders (customer) values ('anna')")

@@ -27,8 +27,9 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def goals(results: list[dict[str, Any]], path: Path) -> None:
-    """Each goal as a bar: how far the measured value is from its limit, 1 being the limit, with the spread."""
-    rows = [(result, goal) for result in results for goal in result["goals"]]
+    """Each goal as a bar: how far the measured value is from its limit, 1 being the limit, with the spread. What has to be
+    nothing has no bar."""
+    rows = [(result, goal) for result in results for goal in result["goals"] if goal["limit"]]
     figure, axes = plt.subplots(figsize=(9, 0.42 * len(rows) + 1.2))
     for at, (_, goal) in enumerate(rows):
         limit = goal["limit"]

@@ -13,6 +13,7 @@ from bench.__main__ import NAMES
 from bench.backlog import growth as memory_growth
 from bench.backlog import rates
 from bench.children import Sample, child, until
+from bench.kill import KINDS, LEFT
 from bench.shop import BODY, backlog, publish, records, sales
 
 FIGURES = {
@@ -23,11 +24,29 @@ FIGURES = {
                 "add_over_bare", "pipelined_add_over_bare"},
     "failing_key": {"healthy_per_s", "failing_per_s", "healthy_p99_ms", "failing_p99_ms", "throughput_ratio", "p99_ratio"},
     "backlog": {"small_per_s", "large_per_s", "slowest_window_per_s", "rss_max_mb", "rss_growth_mb", "ratio"},
+    "pinned": {
+        *(f"{kind}_{when}_{what}" for kind in ("overlapping", "held") for when in ("before", "last") for what in (
+            "claim_p50_ms", "claim_p99_ms", "settle_p50_ms", "lease_p50_ms", "confirmed_p50_ms", "confirmed_p99_ms",
+            "empty_p50_ms", "claim_cpu_us", "relay_cpu_us")),
+        *(f"{kind}_{what}" for kind in ("overlapping", "held") for what in (
+            "claim_p50_ratio", "claim_p99_ratio", "claim_cpu_ratio", "server_cpu_s", "outbox_kb", "relay_progress_kb",
+            "relays_kb", "relay_lanes_kb", "relays_dead")),
+    },
+    "kill": {
+        *(f"{kind}_{what}" for kind in ("relay", "worker_supervisor", LEFT) for what in (
+            "p50_ms", "p99_ms", "p100_ms", "gap_s")),
+        "calm_p50_ms", "calm_p99_ms", "longest_gap_s", "longest_gap_left_s", "doubled",
+    },
+    "rebalance": {
+        *(f"{end}_{what}" for end in ("stopped", "killed") for what in (
+            "events", "duplicates", "per_million", "p50_ms", "p99_ms", "max_ms")), "doubled",
+    },
     "embedded": {"add_alone_per_s", "add_together_per_s", "relay_per_s", "worker_per_s"},
 }
 GOALS = {
     "relay": ["S1"], "latency": ["S2", "S2"], "worker": ["S3", "S3"], "enqueue": ["S4", "S4"], "failing_key": ["S5", "S5"],
-    "backlog": ["S6", "S6"], "growth": ["S8"] * 3, "embedded": [],
+    "backlog": ["S6", "S6"], "growth": ["S8"] * 3, "pinned": ["R7"] * 6, "kill": ["S7", "S7", "P3"], "rebalance": ["P3"],
+    "embedded": [],
 }
 SMALLER: dict[str, dict[str, Any]] = {
     "relay": {"EVENTS_QUICK": 500}, "latency": {"RATE": 100}, "worker": {"EVENTS_QUICK": 80, "MEMBERS": 2},
@@ -35,6 +54,9 @@ SMALLER: dict[str, dict[str, Any]] = {
     "failing_key": {"EVENTS_QUICK": 60, "KEYS": 20, "PACE": 50},
     "backlog": {"WAITING_QUICK": 3_000, "SMALL": 300},
     "growth": {"SIZES_QUICK": (0, 200), "HANDLED_QUICK": 20, "ADDED_QUICK": 5, "SMALL": 300},
+    "pinned": {"RATE": 50},
+    "kill": {"RATE_QUICK": 50, "KINDS": {name: KINDS[name] for name in ("relay", "worker_supervisor", LEFT)}},
+    "rebalance": {"RATE": 100},
     "embedded": {"EVENTS_QUICK": 120, "ALONE_QUICK": 20},
 }
 
