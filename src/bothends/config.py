@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bothends.service import Service
 
 __all__ = [
-    "app_name", "need_broker", "need_database", "need_source", "read_toml", "resolve", "resolve_all", "shown",
+    "app_name", "need_broker", "need_database", "need_source", "read_toml", "relay_source", "resolve", "resolve_all", "shown",
     "unknown_variables",
 ]
 
@@ -49,7 +49,8 @@ def resolve(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for row in DECLARED.values():
-        found = _find(row, service, flags, environ, toml)
+        in_code = getattr(service, row.from_code) if row.from_code is not None else None
+        found = _find(row, service.name, in_code, flags, environ, toml)
         if found is None:
             origins[row.name] = "default"
             continue
@@ -87,19 +88,27 @@ def resolve_all(
     return found
 
 
+def relay_source(service: str, in_code: str | None) -> Source:
+    """This one setting, for a program that only adds. Raises ConfigError as ``resolve`` does, for this setting alone."""
+    row = DECLARED["relay_source"]
+    found = _find(row, service, in_code, {}, os.environ, read_toml())
+    return cast("Source", row.default if found is None else row.parse(*found))
+
+
 def _find(
-    row: Declared, service: Service, flags: Mapping[str, object], environ: Mapping[str, str], toml: Mapping[str, Any]
+    row: Declared, service: str, in_code: object, flags: Mapping[str, object], environ: Mapping[str, str],
+    toml: Mapping[str, Any],
 ) -> tuple[object, str] | None:
     if flags.get(row.name) is not None:
         return flags[row.name], row.option
-    for name in (_variable(service.name, row.name), f"BOTHENDS_{row.name.upper()}"):
+    for name in (_variable(service, row.name), f"BOTHENDS_{row.name.upper()}"):
         if (found := _from_environment(name, environ)) is not None:
             return found
-    if row.from_code is not None and getattr(service, row.from_code) is not None:
-        return getattr(service, row.from_code), f"Service({service.name!r}, {row.from_code}=)"
-    own = toml.get(service.name)
+    if in_code is not None:
+        return in_code, f"Service({service!r}, {row.from_code}=)"
+    own = toml.get(service)
     if isinstance(own, Mapping) and row.name in own:
-        return own[row.name], f"{toml.get('', 'TOML')} [{service.name}]"
+        return own[row.name], f"{toml.get('', 'TOML')} [{service}]"
     if row.name in toml:
         return toml[row.name], str(toml.get("", "TOML"))
     return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from bothends.drafts import Draft, draft
+from bothends.errors import ConfigError
 from bothends.events import UNSET, EventId, Unset
 from bothends.stores.joining import Dialect, Handle, handle_of, join, join_async
 from bothends.stores.steps import Steps
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from bothends.contexts import AsyncContext, Context
+    from bothends.settings import Source
 
 __all__ = ["AsyncTransaction", "Outbox", "SyncTransaction"]
 
@@ -48,15 +51,25 @@ class _Group(Protocol):
 class Outbox:
     """One service's outbox. Made by ``Service``; it holds no connection.
 
+    Where the setting ``relay_source`` is ``message``, what is added goes into PostgreSQL's write-ahead log and is stored
+    nowhere. The setting is looked up once, at the first ``add``.
+
     After the commit of an SQLAlchemy session the relays of this machine are woken; other handles have no such hook, and
     the relay finds their events by polling.
     """
 
-    def __init__(self, *, service: str, source: str, schema: str = "bothends", repeated_headers: bool = True) -> None:
+    def __init__(
+        self, *, service: str, source: str, schema: str = "bothends", repeated_headers: bool = True,
+        relay_source: Source | None = None,
+    ) -> None:
         self.service = service
         self.source = source
         self.schema = schema
         self.repeated_headers = repeated_headers
+        self._relay_source = relay_source
+        self._by_message: bool | None = None
+        """None: the setting has not been looked up."""
+        self._kept = 0
         self._groups: dict[Dialect, _Group] = {}
 
     def __repr__(self) -> str:
@@ -77,7 +90,8 @@ class Outbox:
 
         Returns the event's id. Raises before any SQL: TypeError (an asynchronous handle, no event), InvalidEvent,
         MissingKey; NoTransaction and UnsafeSavepoint; DuplicateEventId for an ``id`` that this source has, after which
-        the transaction is usable [A4]; and what the driver raises.
+        the transaction is usable [A4]; ConfigError where ``relay_source`` cannot be; and what the driver raises. With
+        ``relay_source`` message ``id``, ``delay`` and ``deliver_at`` are an InvalidEvent.
         """
         handle = handle_of(tx, asynchronous=False)
         options = {
@@ -117,17 +131,46 @@ class Outbox:
         return self._write(tx, handle, self._draft(event, options))
 
     def _draft(self, event: object, options: dict[str, Any]) -> Draft:
-        return draft(
+        made = draft(
             event, source=self.source, default_topic=f"{self.service}.events", repeated_headers=self.repeated_headers,
             **options,
         )
+        if self._by_message is not False:
+            self.check(made)
+        return made
+
+    def tell(self, relay_source: Source) -> None:
+        """The setting, from a process that has looked it up together with its flags."""
+        self._by_message = relay_source == "message"
+        self._groups = {}
+
+    def check(self, made: Draft) -> None:
+        """Raises InvalidEvent where the event needs a table (``id``, ``delay``, ``deliver_at``) and there is none."""
+        if self._by_message is None:
+            from bothends.config import relay_source
+
+            self.tell(relay_source(self.service, self._relay_source))
+        if self._by_message:
+            from bothends.stores.postgresql.messages import check
+
+            check(made)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """For tests: within, what would be a message becomes a row, on any database; the same is refused as ever."""
+        self._kept, self._groups = self._kept + 1, {}
+        try:
+            yield
+        finally:
+            self._kept, self._groups = self._kept - 1, {}
 
     def _adding(self, made: Draft) -> Callable[[Dialect], Steps[None]]:
         return lambda dialect: self._group(dialect).add([made])
 
     def _group(self, dialect: Dialect) -> _Group:
         if dialect not in self._groups:
-            self._groups[dialect] = _import_group(dialect)(self.schema)
+            by_message = bool(self._by_message) and not self._kept
+            self._groups[dialect] = _import_group(dialect, by_message)(self.schema)
         return self._groups[dialect]
 
     def _write(self, tx: Any, handle: Handle, made: Draft) -> Coroutine[Any, Any, EventId]:
@@ -148,7 +191,16 @@ class Outbox:
         return write()
 
 
-def _import_group(dialect: Dialect) -> Callable[[str], _Group]:
+def _import_group(dialect: Dialect, by_message: bool) -> Callable[[str], _Group]:
+    if by_message:
+        if dialect != "postgresql":
+            raise ConfigError(
+                "relay_source is message, but only PostgreSQL has a log that events can go into: set it to auto, or use a "
+                "PostgreSQL database"
+            )
+        from bothends.stores.postgresql.messages import PostgresqlMessages
+
+        return PostgresqlMessages
     if dialect == "sqlite":
         from bothends.stores.sqlite.outbox import SqliteOutbox
 

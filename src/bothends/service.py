@@ -212,6 +212,7 @@ class Service:
         self.consumers: dict[str, Consumer] = {}
         self.outbox = Outbox(
             service=name, source=self.source, schema=schema, repeated_headers=repeated_headers,
+            relay_source=relay_source,
         )
 
     def __repr__(self) -> str:

@@ -94,6 +94,13 @@ def test_the_inbox_makes_them_safe(make: Callable[[bool], Service], start: Any) 
     assert report.ok, str(report)
 
 
+def test_what_would_be_a_message_becomes_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOTHENDS_RELAY_SOURCE", "message")
+    report = explore(with_connection(True), [ONE, TWO], start=tables)
+    assert report.ok, str(report)
+    assert report.notes == ()
+
+
 @pytest.mark.parametrize(("make", "start"), KINDS, ids=lambda value: value.__name__)
 def test_without_it_they_are_told_apart_from_safe_ones(make: Callable[[bool], Service], start: Any) -> None:
     report = explore(make(False), [ONE], start=start)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from bothends import ConfigError, Context, Permanent, Retry, RetryAfter, Service
+from bothends import ConfigError, Context, InvalidEvent, Permanent, Retry, RetryAfter, Service
 from bothends.testing import Harness
 from tests.testing import shops
 from tests.testing.shops import OrderPlaced, Shop, StockUpdated
@@ -357,3 +357,19 @@ def test_a_dead_letter_after_retry_topics() -> None:
         h.settle()
         assert [(dead.reason, dead.attempts) for dead in h.dead] == [("handler_error", 2)]
     assert shop.runs == [("1", 1), ("1", 2)]
+
+
+def test_what_would_be_a_message_becomes_a_row_and_ids_are_refused_as_ever(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOTHENDS_RELAY_SOURCE", "message")
+    shop = shops.make()
+    with Harness(shop.orders, shop.stock, database=database_url, deliver_twice=True) as h:
+        stocked(h)
+        place(h, shop, OrderPlaced("1"), OrderPlaced("2"))
+        h.settle()
+        assert (len(h.published(StockUpdated)), units(h), h.dead) == (2, 8, [])
+        with pytest.raises(InvalidEvent, match="relay_source"):
+            place(h, shop, OrderPlaced("3"), id="mine")
+        with pytest.raises(InvalidEvent, match="relay_source"):
+            place(h, shop, OrderPlaced("3"), delay=timedelta(hours=1))

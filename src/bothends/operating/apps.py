@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from bothends.config import need_database, need_source, resolve_all
 from bothends.errors import ConfigError
@@ -143,14 +144,21 @@ def load(name: str, flags: Mapping[str, object] | None = None) -> App:
     for service in services:
         for included in service.include:
             _imported(included, f"include of service {service.name}")
-    return App(name, tuple(services), resolve_all(services, flags))
+    return _told(App(name, tuple(services), resolve_all(services, flags)))
 
 
 def of(service: Service) -> App:
     """The app of one service that is at hand already, for embedding."""
     for included in service.include:
         _imported(included, f"include of service {service.name}")
-    return App(service.name, (service,), resolve_all((service,)))
+    return _told(App(service.name, (service,), resolve_all((service,))))
+
+
+def _told(app: App) -> App:
+    """What handlers add by ``outbox.add`` goes where this process's settings say, its flags included."""
+    for service in app.services:
+        service.outbox.tell(cast("Source", app.settings[service.name].relay_source))
+    return app
 
 
 def _imported(name: str, what: str) -> ModuleType:

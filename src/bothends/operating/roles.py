@@ -12,7 +12,7 @@ from typing import Any
 
 from bothends.admin.topics import declared
 from bothends.brokers import open_broker
-from bothends.config import need_broker, need_database
+from bothends.config import need_broker, need_database, need_source
 from bothends.errors import ConfigError
 from bothends.operating.apps import App, OutboxOf
 from bothends.operating.crew import Crew, Member
@@ -133,10 +133,11 @@ class Roles:
         from bothends.worker import Worker
 
         settings = self._app.settings[consumer.service.name]
+        by_message = need_source(settings) == "message"
         worker = Worker(
             consumer, self.store(settings, consumer.service.schema), self.broker(settings),
             prefix=settings.group_prefix, member=f"{socket.gethostname()}-{index}", lease_s=settings.lease_s,
-            loop=self._loop, resources=resources, observe=self._tally.observe,
+            loop=self._loop, resources=resources, observe=self._tally.observe, by_message=by_message,
         )
 
         def run(stop: threading.Event, ready: threading.Event) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from typing import Any
 
 from bothends.brokers import open_broker
@@ -39,6 +39,7 @@ class Stage:
         self._publishings: list[Publishing] = []
         self._lifespans: list[AbstractAsyncContextManager[Any]] = []
         self._runner: asyncio.Runner | None = None
+        self._kept = ExitStack()
 
     # Opening and closing
 
@@ -91,6 +92,7 @@ class Stage:
     def _open(self, resources: Mapping[str, Any]) -> None:
         by_database: dict[tuple[str, str], list[Service]] = {}
         for service in self.services:
+            self._kept.enter_context(service.outbox.kept())
             by_database.setdefault((self._urls[service.name], service.schema), []).append(service)
         for (url, schema), services in by_database.items():
             if any(service.publish != services[0].publish for service in services):
@@ -108,6 +110,7 @@ class Stage:
                         Intake(consumer, self.database_of(service), self.broker, self.clock, resource))
 
     def _close(self) -> None:
+        self._kept.close()
         for intake in self.intakes:
             intake.close()
         for topic in (*self.topics, *(topic for intake in self.intakes for topic in intake.retry_topics)):

@@ -65,6 +65,15 @@ class Plan:
     """Begins to watch the way to the database; what it returns says whether this process has been cut off since, though it
     ran itself."""
 
+    by_message: bool = False
+    """Emitted events go into PostgreSQL's log alone (``relay_source`` is ``message``)."""
+
+    @property
+    def outbox(self) -> Any:
+        """By what emitted events are added."""
+        store: Any = self.store
+        return store.messages if self.by_message else store.outbox
+
     @property
     def retry(self) -> Retry:
         """The consumer's policy; with ``at_most_once`` nothing is run a second time."""
@@ -281,7 +290,7 @@ class Work:
                 else:
                     yield from self.inbox.park(self.plan.number, letters, ())
             if book.drafts:
-                yield from self.plan.store.outbox.add(book.drafts)
+                yield from self.plan.outbox.add(book.drafts)
         except Exception as error:
             raise self._whole_failed(error) from error
 

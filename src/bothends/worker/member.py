@@ -55,19 +55,19 @@ _log = logs.get("worker")
 
 
 class Worker:
-    """``run`` works until ``stop`` is set. ``loop`` runs the coroutines of asynchronous handlers; ``member`` is the name
-    of this member for brokers that know static membership; ``observe`` gets the records of ``floor.py``."""
+    """``run`` works until ``stop`` is set. ``loop`` runs coroutines of handlers; ``member`` names this member for brokers that
+    know static membership; ``observe`` gets the records of ``floor.py``; ``by_message``: what is emitted is not stored."""
 
     def __init__(
         self, consumer: Consumer, store: Store, broker: Broker, *, prefix: str = "", member: str | None = None,
         lease_s: float = 4.0, loop: asyncio.AbstractEventLoop | None = None, resources: Any = None,
         observe: Callable[[object], None] | None = None, isolation: Isolation = PROCESS,
-        exit: Callable[[int], Any] = os._exit,
+        exit: Callable[[int], Any] = os._exit, by_message: bool = False,
     ) -> None:
         self.consumer, self.store, self.broker = consumer, store, broker
         self.group = prefix + consumer.name
         self._prefix, self._member, self._lease_s = prefix, member, lease_s
-        self._exit = exit
+        self._exit, self._by_message = exit, by_message
         self._slot_count = consumer.concurrency or (1 if store.dialect == "sqlite" else SLOTS)
         now_s = time.monotonic()
         self.floor = Floor(
@@ -150,7 +150,7 @@ class Worker:
             connection.close()
         self.floor.plan = Plan(
             consumer, registered.id, self.store, this_process(), self._lease_s, self.floor.now, random.random,
-            watch=self.floor.watch,
+            watch=self.floor.watch, by_message=self._by_message,
         )
         check_middleware(self.floor.plan)
         return registered

@@ -82,6 +82,7 @@ class RunScope:
             derived_id=derived_id(message.source, message.id, consumer.name, len(self.drafts)), causation_id=message.id,
             traceparent=message.traceparent, repeated_headers=outbox.repeated_headers, **arguments,
         )
+        outbox.check(made)
         self.drafts.append(made)
         return made.id
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bothends.stores.postgresql.admin import PostgresqlAdmin
     from bothends.stores.postgresql.effects import PostgresqlEffects
     from bothends.stores.postgresql.inbox import PostgresqlInbox
+    from bothends.stores.postgresql.messages import PostgresqlMessages
     from bothends.stores.postgresql.outbox import PostgresqlOutbox
     from bothends.stores.postgresql.relay import PostgresqlRelay
 
@@ -43,6 +44,13 @@ class PostgresqlStore:
         from bothends.stores.postgresql.outbox import PostgresqlOutbox
 
         return PostgresqlOutbox(self.schema)
+
+    @cached_property
+    def messages(self) -> PostgresqlMessages:
+        """What takes the place of ``outbox`` where ``relay_source`` is ``message``."""
+        from bothends.stores.postgresql.messages import PostgresqlMessages
+
+        return PostgresqlMessages(self.schema)
 
     @cached_property
     def relay(self) -> PostgresqlRelay:

@@ -11,7 +11,7 @@ from bothends.errors import DuplicateEventId
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["ROWS_MAX", "PostgresqlOutbox"]
+__all__ = ["ROWS_MAX", "PostgresqlOutbox", "lock_keys"]
 
 ROWS_MAX = 500
 """Rows of one statement."""
@@ -35,6 +35,14 @@ def _parameters(draft: Draft) -> dict[str, Any]:
     else:
         parameters["delay_s"] = draft.delay_s
     return parameters
+
+
+def lock_keys(s: str) -> str:
+    """``strict``: the same lock as outbox_add's. Sorted, so that two batches do not wait for each other in a circle."""
+    return f"""
+        select pg_advisory_xact_lock(hashtextextended('{s}.outbox key ' || topic || ' ' || encode(key, 'hex'), 0))
+        from (select distinct topic, key from unnest(:topics::text[], :keys::bytea[]) as t (topic, key)
+            order by topic, key) as sorted"""
 
 
 class PostgresqlOutbox:
@@ -65,11 +73,7 @@ class PostgresqlOutbox:
                 as rows (id, source, type, topic, key, body, content_type, time, version, attributes, headers,
                     deliver_at, delay_s, place)
             order by place"""
-        # The same lock as outbox_add's. Sorted, so that two batches do not wait for each other in a circle.
-        self._lock_keys = f"""
-            select pg_advisory_xact_lock(hashtextextended('{s}.outbox key ' || topic || ' ' || encode(key, 'hex'), 0))
-            from (select distinct topic, key from unnest(:topics::text[], :keys::bytea[]) as t (topic, key)
-                order by topic, key) as sorted"""
+        self._lock_keys = lock_keys(s)
 
     def add(self, drafts: Sequence[Draft]) -> Steps[None]:
         """Writes the rows in their order. A fresh id without ``strict`` is one INSERT whose result nobody waits for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -63,7 +64,10 @@ def explore(
         opened.publish(session, services, [*(more or ()), *events])
 
     world = World(services, prepare, invariant, database or own_url(services), seed, modules)
-    with world.opened():
+    with ExitStack() as stack:
+        for one in services:
+            stack.enter_context(one.outbox.kept())
+        stack.enter_context(world.opened())
         return _Exploration(world, services, depth, budget, name or services[0].name).report()
 
 

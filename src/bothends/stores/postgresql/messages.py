@@ -1,0 +1,99 @@
+"""Messages: events that go into the write-ahead log and nowhere else (``relay_source`` is ``message``) [R8].
+
+What is in one is a MessagePack array, in the order and with the types of a row that a store hands to a relay. Relays read
+them in ``relay``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from bothends.codecs.cloudevents import pack_attributes, pack_headers
+from bothends.drafts import Draft
+from bothends.errors import InvalidEvent
+from bothends.events import VERSION_MAX
+from bothends.stores.postgresql.outbox import ROWS_MAX, lock_keys
+from bothends.stores.schema import quoted_schema
+from bothends.stores.steps import Sql, Steps
+
+__all__ = ["Content", "PostgresqlMessages", "check", "pack", "prefix", "unpack"]
+
+Content = tuple[
+    bytes, str, str, str, bytes | None, bytes | None, str | None, bytes, Annotated[int, msgspec.Meta(ge=1, le=VERSION_MAX)],
+    str | None, bytes | None,
+]
+"""id, source, type, topic, key, body, content type, time, version, attributes, headers."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode: msgspec.msgpack.Decoder[Content] = msgspec.msgpack.Decoder(Content)
+
+
+def prefix(schema: str) -> str:
+    """Which messages in the log are those of the outbox in ``schema``."""
+    return f"bothends.{schema}"
+
+
+def pack(draft: Draft) -> bytes:
+    """What the message of one event holds."""
+    return _encode((
+        draft.id.encode(), draft.source, draft.type, draft.topic, draft.key, draft.body, draft.content_type,
+        draft.time.encode(), draft.version, pack_attributes(draft.attributes), pack_headers(draft.headers),
+    ))
+
+
+def unpack(content: bytes) -> Content:
+    """The row that ``pack`` wrote. Raises ValueError for whatever a row of the outbox could not hold: somebody else wrote
+    it."""
+    row = _decode.decode(content)
+    id, source, type, topic, _, _, content_type, time, _, attributes, _ = row
+    texts = (id.decode(), source, type, topic, content_type or "", time.decode(), attributes or "")
+    if any("\0" in text for text in texts):
+        raise ValueError("NUL in a text")
+    return row
+
+
+def check(draft: Draft) -> None:
+    """Raises InvalidEvent for what needs a table."""
+    if draft.given_id:
+        raise InvalidEvent(
+            f"id={draft.id!r}: with relay_source message no event is stored, so nobody can tell whether this id was there "
+            "before; leave id= out, or set relay_source to auto"
+        )
+    if draft.deliver_at is not None or draft.delay_s is not None:
+        name = "delay" if draft.deliver_at is None else "deliver_at"
+        raise InvalidEvent(
+            f"{name}: with relay_source message no event is stored, so none can wait for its time; leave {name}= out, or set "
+            f"relay_source to auto"
+        )
+
+
+class PostgresqlMessages:
+    """Step functions for one schema, in the place of ``PostgresqlOutbox``; they run in a transaction that the caller has
+    begun."""
+
+    def __init__(self, schema: str) -> None:
+        s = quoted_schema(schema)  # has no quote in it, so the prefix has none
+        head = f"pg_logical_emit_message(true, '{prefix(schema)}', "
+        self._emit = f"select {head}:content::bytea)"
+        # In the order of the array: the function is not safe for parallel plans.
+        self._emit_many = f"select count({head}content)) from unnest(:contents::bytea[]) as drafts (content)"
+        self._lock_keys = lock_keys(s)
+
+    def add(self, drafts: Sequence[Draft]) -> Steps[None]:
+        """Writes the messages in their order, and waits for no result. They are in the log if the transaction commits, at
+        the place of its commit. Raises InvalidEvent, before any SQL, for what ``check`` refuses."""
+        for draft in drafts:
+            check(draft)
+        strict = [draft for draft in drafts if draft.strict and draft.key is not None]
+        if strict:
+            keys: dict[str, Any] = {"topics": [draft.topic for draft in strict], "keys": [draft.key for draft in strict]}
+            yield Sql(self._lock_keys, keys, rows=False)
+        if len(drafts) == 1:
+            yield Sql(self._emit, {"content": pack(drafts[0])}, rows=False)
+            return
+        for begin in range(0, len(drafts), ROWS_MAX):
+            yield Sql(
+                self._emit_many, {"contents": [pack(draft) for draft in drafts[begin:begin + ROWS_MAX]]}, rows=False)
