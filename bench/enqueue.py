@@ -1,4 +1,4 @@
-"""What ``add`` costs in a one-row business transaction [S4, table mode]."""
+"""What ``add`` costs in a one-row business transaction [S4]: into the table, and as a message in the log."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ def measure(rounds: int | None = None, quick: bool = False) -> dict[str, Any]:
         for name, kind, reference in (
             ("add_over_trip", "add", "bare+trip"), ("add_over_bare", "add", "bare"),
             ("pipelined_add_over_bare", "pipelined_add", "pipelined_bare"),
+            ("message_over_trip", "message", "bare+trip"), ("message_over_bare", "message", "bare"),
+            ("pipelined_message_over_bare", "pipelined_message", "pipelined_bare"),
         )
     }
     return report(
         "Enqueue: what add costs",
         f"""Transactions over psycopg, each BEGIN, one INSERT of the caller's, COMMIT: bare; with one more empty round trip
-        (`select 1`); with one `add`; and bare and with `add` in a pipeline. The five kinds alternate in turns of {ROUND},
+        (`select 1`); with one `add` to the table, or as a message (`relay_source` is `message`); and bare and with either
+        `add` in a pipeline. The seven kinds alternate in turns of {ROUND},
         so that the machine's moods hit all alike. A figure is the median transaction; its spread that of {GROUPS} parts
         of the run.""",
         """Most of a transaction is the disk's answer to COMMIT: on a slower disk the ratios are smaller, on one that
@@ -48,6 +51,9 @@ def measure(rounds: int | None = None, quick: bool = False) -> dict[str, Any]:
             goal("S4", "add against one more empty round trip", ratio["add_over_trip"], "at most", 1.15),
             goal("S4", "pipelined add against the bare pipelined transaction", ratio["pipelined_add_over_bare"],
                  "at most", 1.10),
+            goal("S4", "message against one more empty round trip", ratio["message_over_trip"], "at most", 1.08),
+            goal("S4", "pipelined message against the bare pipelined transaction", ratio["pipelined_message_over_bare"],
+                 "at most", 1.05),
         ],
     )
 
@@ -57,9 +63,10 @@ def _medians(times: list[float]) -> list[float]:
     return [percentile(times[at:at + size], 50) for at in range(0, size * min(GROUPS, len(times)), size)]
 
 
-def transactions(service: Service) -> dict[str, Callable[[Connection], None]]:
+def transactions() -> dict[str, Callable[[Connection], None]]:
     insert = "insert into orders (customer, amount) values ('anna', 14.50)"
-    add = service.outbox.add
+    add = Service("bench", relay_source="poll").outbox.add
+    emit = Service("bench", relay_source="message").outbox.add
 
     def bare(connection: Connection) -> None:
         connection.execute(insert)
@@ -75,6 +82,11 @@ def transactions(service: Service) -> dict[str, Callable[[Connection], None]]:
         add(connection, BODY, type="order.created", key="17")
         connection.commit()
 
+    def message(connection: Connection) -> None:
+        connection.execute(insert)
+        emit(connection, BODY, type="order.created", key="17")
+        connection.commit()
+
     def pipelined(connection: Connection) -> None:
         with connection.pipeline():
             connection.execute(insert)
@@ -86,13 +98,20 @@ def transactions(service: Service) -> dict[str, Callable[[Connection], None]]:
             add(connection, BODY, type="order.created", key="17")
             connection.commit()
 
+    def pipelined_message(connection: Connection) -> None:
+        with connection.pipeline():
+            connection.execute(insert)
+            emit(connection, BODY, type="order.created", key="17")
+            connection.commit()
+
     return {
-        "bare": bare, "bare+trip": trip, "add": with_add, "pipelined_bare": pipelined, "pipelined_add": pipelined_add,
+        "bare": bare, "bare+trip": trip, "add": with_add, "message": message,
+        "pipelined_bare": pipelined, "pipelined_add": pipelined_add, "pipelined_message": pipelined_message,
     }
 
 
 def run(url: str, rounds: int) -> dict[str, list[float]]:
-    kinds = transactions(Service("bench"))
+    kinds = transactions()
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     with psycopg.connect(url) as connection:
         connection.execute(
