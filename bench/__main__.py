@@ -16,7 +16,10 @@ from typing import Any
 
 from bench import machine
 
-NAMES = ("relay", "latency", "worker", "enqueue", "failing_key", "backlog", "growth", "pinned", "kill", "rebalance", "embedded")
+NAMES = (
+    "relay", "latency", "worker", "enqueue", "failing_key", "backlog", "growth", "pinned", "kill", "rebalance", "embedded",
+    "scale",
+)
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 ROUNDS_MAX = 1000

@@ -20,6 +20,9 @@ before the run (what else was going on) and its mean during it (which includes t
 run is above the number of cores, the figure says more about the neighbours than about this package: measure again.
 """
 
+OWN_PAGES = {"scale": "explanation/scale.md"}
+"""Where the figures of a bench are, that has too many for a table."""
+
 
 def load(names: Sequence[str], results: Path) -> list[dict[str, Any]]:
     """The results that there are, in the order of ``names``."""
@@ -29,7 +32,7 @@ def load(names: Sequence[str], results: Path) -> list[dict[str, Any]]:
 
 
 def write(names: Sequence[str], results: Path, page: Path) -> None:
-    from bench import plots
+    from bench import plots, scale_page
 
     found = load(names, results)
     if not found:
@@ -39,6 +42,9 @@ def write(names: Sequence[str], results: Path, page: Path) -> None:
         if result["series"]:
             plots.series(result, results / f"{result['bench']}.svg")
     page.write_text(text(found, os.path.relpath(results, page.parent)))
+    for result in found:
+        if result["bench"] in OWN_PAGES and (own := page.parent / OWN_PAGES[result["bench"]]).exists():
+            scale_page.write(result, own)
 
 
 def text(found: Sequence[dict[str, Any]], results: str) -> str:
@@ -85,8 +91,12 @@ def _bench(result: dict[str, Any], results: str) -> str:
     lines = [
         f"## {result['title']}\n", f"{result['how']}\n", f"Setting: {setting}. Measured {result['measured_at']}, in "
         f"{load['seconds']:.0f} s; load {load['before']} before, {load['mean']} during (at most {load['max']}).\n",
-        "| Figure | Median (lowest to highest) | Unit |", "|---|---|---|",
-        *(f"| {name} | {_figure(figure)} | {figure['unit']} |" for name, figure in result["figures"].items()),
+        *(
+            [f"Its figures are in [a page of its own]({OWN_PAGES[result['bench']]})."] if result["bench"] in OWN_PAGES else [
+                "| Figure | Median (lowest to highest) | Unit |", "|---|---|---|",
+                *(f"| {name} | {_figure(figure)} | {figure['unit']} |" for name, figure in result["figures"].items()),
+            ]
+        ),
         "", f"What it does not say: {result['silent_on']}\n",
     ]
     if result["series"]:

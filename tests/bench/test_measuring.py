@@ -47,7 +47,7 @@ FIGURES = {
 GOALS = {
     "relay": ["S1"], "latency": ["S2", "S2"], "worker": ["S3", "S3"], "enqueue": ["S4"] * 4, "failing_key": ["S5", "S5"],
     "backlog": ["S6", "S6"], "growth": ["S8"] * 3, "pinned": ["R7"] * 6, "kill": ["S7", "S7", "P3"], "rebalance": ["P3"],
-    "embedded": [],
+    "embedded": [], "scale": [],
 }
 SMALLER: dict[str, dict[str, Any]] = {
     "relay": {"EVENTS_QUICK": 500}, "latency": {"RATE": 100}, "worker": {"EVENTS_QUICK": 80, "MEMBERS": 2},
@@ -58,6 +58,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "pinned": {"RATE": 50},
     "kill": {"RATE_QUICK": 50, "KINDS": {name: KINDS[name] for name in ("relay", "worker_supervisor", LEFT)}},
     "rebalance": {"RATE": 100},
+    "scale": {},
     "embedded": {"EVENTS_QUICK": 120, "ALONE_QUICK": 20},
 }
 
@@ -77,7 +78,7 @@ def test_the_smallest_run_yields_what_is_documented(name: str, monkeypatch: pyte
         assert figure["min"] <= figure["median"] <= figure["max"]
     if name in FIGURES:
         assert set(found["figures"]) == FIGURES[name]
-    else:
+    elif name == "growth":
         assert {f"{what}_{size}_us" for what in ("add", "relay", "handle") for size in (0, 200)} <= set(found["figures"])
     for row in found["series"].get("points", []):
         assert len(row) == len(found["series"]["columns"])

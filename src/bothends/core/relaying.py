@@ -121,15 +121,15 @@ def merge(streams: Iterable[Stream]) -> list[Stream]:
     return [Stream(mask, *place) for place, mask in lanes.items()]
 
 
-def fair_share(relays: int) -> int:
+def fair_share(relays: int, lanes: int = LANES) -> int:
     """Lanes that one of ``relays`` live relays may hold."""
-    return -(-LANES // max(1, relays))
+    return -(-lanes // max(1, relays))
 
 
-def surplus(mine: int, relays: int) -> int:
+def surplus(mine: int, relays: int, lanes: int = LANES) -> int:
     """Which lanes of mine (a mask) to give up, so that ``relays`` live relays have a fair share each: the highest."""
     given = 0
-    for lane in sorted(lanes_of(mine), reverse=True)[: max(0, mine.bit_count() - fair_share(relays))]:
+    for lane in sorted(lanes_of(mine, lanes), reverse=True)[: max(0, mine.bit_count() - fair_share(relays, lanes))]:
         given |= 1 << lane
     return given
 
@@ -155,8 +155,9 @@ def pause_s(last_s: float, *, took_s: float, rows: int, busy: bool, busy_s: floa
     return min(max(busy_s, min(wished_s, TRICKLE * busy_s), LOOK_SHARE * took_s), longest_s)
 
 
-def lanes_of(mask: int) -> Iterator[int]:
-    return (lane for lane in range(LANES) if mask >> lane & 1)
+def lanes_of(mask: int, lanes: int = LANES) -> Iterator[int]:
+    """The lanes of a mask, in order. ``lanes``: how many there are (an outbox has ``LANES``)."""
+    return (lane for lane in range(lanes) if mask >> lane & 1)
 
 
 def mask_of(lanes: Iterable[int]) -> int:
