@@ -13,7 +13,9 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from bothends.errors import ConfigError
@@ -108,6 +110,12 @@ def notify(connection: object, schema: str = "bothends") -> None:
     connection.execute("select pg_notify(%s, '')", [channel(schema)])  # type: ignore[attr-defined]
 
 
+class Readable(Protocol):
+    """What ``select`` can wait for."""
+
+    def fileno(self) -> int: ...
+
+
 class Bell:
     """A relay's end: a socket in the runtime directory, and a listening connection where asked for."""
 
@@ -129,10 +137,12 @@ class Bell:
         self._socket, self._path = door, path
         self._waits = [self._inner, door]
 
-    def wait(self, timeout_s: float) -> bool:
-        """Waits for a ring, at most ``timeout_s``. Whether there was one."""
-        readable, _, _ = select.select(self._waits, [], [], max(0.0, timeout_s))
-        for each in readable:
+    def wait(self, timeout_s: float, also: Sequence[Readable] = ()) -> bool:
+        """Waits for a ring, or until one of ``also`` can be read, at most ``timeout_s`` seconds. Whether one of it was."""
+        readable, _, _ = select.select([*self._waits, *also], [], [], max(0.0, timeout_s))
+        for each in self._waits:
+            if each not in readable:
+                continue
             try:
                 while each.recv(16):
                     pass

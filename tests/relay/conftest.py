@@ -18,9 +18,11 @@ from bothends.core.lanes import lane
 from bothends.core.retry import Retry
 from bothends.message import Record
 from bothends.relay import Relay, RelaySettings
+from bothends.relay.settings import Source
 from bothends.stores import Store, open_store
+from bothends.stores.postgresql.slots import SlotSteps
 from bothends.stores.schema import apply
-from bothends.stores.steps import Sql
+from bothends.stores.steps import Sql, run
 from tests.conftest import fresh_database
 from tests.relay.unruly import Unruly
 
@@ -66,8 +68,8 @@ class Running:
 
 
 class Rig:
-    def __init__(self, store: Store, broker: Unruly) -> None:
-        self.store, self.broker = store, broker
+    def __init__(self, store: Store, broker: Unruly, source: Source = "poll") -> None:
+        self.store, self.broker, self.source = store, broker, source
         self.changed = threading.Condition()
         self.running: list[Running] = []
         self.connection = store.connect(name="test")
@@ -106,7 +108,7 @@ class Rig:
         self.connection.commit()
 
     def start(self, *, publish: Retry = QUICK, name: str = "relay", **settings: Any) -> Running:
-        values = {"publish": publish, "batch_max": 100, "poll_idle_s": 0.01} | settings
+        values = {"publish": publish, "batch_max": 100, "poll_idle_s": 0.01, "source": self.source} | settings
         started = Running(self, RelaySettings(**values), name)
         self.running.append(started)
         return started
@@ -187,17 +189,23 @@ def _emptied(store: Store) -> None:
     connection = store.connect()
     connection.execute(Sql("truncate bothends.outbox, bothends.held, bothends.delayed, bothends.relay_progress", rows=False))
     connection.execute(Sql("delete from bothends.relays", rows=False))
+    connection.execute(Sql("update bothends.relay_log set ready = false, position = null", rows=False))
+    for messages in (False, True):
+        slots = SlotSteps(store.schema, messages=messages)
+        name = run(slots.name(), connection)
+        run(slots.free(name), connection)
+        run(slots.drop(name), connection)
     connection.execute(Sql("delete from bothends.meta where name in ('broker', 'cluster')", rows=False))
     connection.close()
 
 
 @pytest.fixture
-def rig_of(tmp_path: Path) -> Iterator[Callable[[Store], Rig]]:
+def rig_of(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     made: list[Rig] = []
 
-    def make(store: Store) -> Rig:
+    def make(store: Store, source: Source = "poll") -> Rig:
         real = open_broker(f"memory://{uuid.uuid4().hex}")
-        made.append(Rig(store, Unruly(real)))
+        made.append(Rig(store, Unruly(real), source))
         return made[-1]
 
     yield make
@@ -206,19 +214,38 @@ def rig_of(tmp_path: Path) -> Iterator[Callable[[Store], Rig]]:
 
 
 @pytest.fixture
-def pg(pg_store: Store, rig_of: Callable[[Store], Rig]) -> Rig:
+def pg(pg_store: Store, rig_of: Callable[..., Rig]) -> Rig:
     _emptied(pg_store)
     return rig_of(pg_store)
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path, rig_of: Callable[[Store], Rig]) -> Rig:
+def pg_log(pg_store: Store, rig_of: Callable[..., Rig]) -> Iterator[Rig]:
+    """PostgreSQL, its relays reading the log."""
+    _emptied(pg_store)
+    rig = rig_of(pg_store, "wal")
+    yield rig
+    rig.close()
+    _emptied(pg_store)
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path, rig_of: Callable[..., Rig]) -> Rig:
     store = open_store(f"sqlite:///{tmp_path}/outbox.db")
     apply(store)
     return rig_of(store)
 
 
 @pytest.fixture(params=[pytest.param("pg", marks=pytest.mark.needs("postgresql")), "sqlite"])
+def polling_rig(request: pytest.FixtureRequest) -> Rig:
+    """Each world in which relays share lanes."""
+    found: Rig = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=[
+    pytest.param("pg", marks=pytest.mark.needs("postgresql")),
+    pytest.param("pg_log", marks=pytest.mark.needs("postgresql")), "sqlite"])
 def rig(request: pytest.FixtureRequest) -> Rig:
     """Each world in turn."""
     found: Rig = request.getfixturevalue(request.param)

@@ -31,7 +31,8 @@ def expire(rig: Rig, relay: int | None = None) -> None:
     rig.sql(f"update {rig.table('relays')} set {column} = {past} {which} returning id")
 
 
-def test_relays_share_the_lanes_evenly_and_take_over_when_one_leaves(rig: Rig) -> None:
+def test_relays_share_the_lanes_evenly_and_take_over_when_one_leaves(polling_rig: Rig) -> None:
+    rig = polling_rig
     first = rig.start(**SOON)
     rig.until(lambda: lanes(rig) == [64])
     rig.start(**SOON)
@@ -143,8 +144,9 @@ def test_what_was_confirmed_but_not_recorded_is_published_again_under_its_id(rig
         assert len({dict(r.headers)["ce_id"] for r in rig.records("t") if r.value == body}) == 1
 
 
-def test_held_keys_move_with_their_lanes(rig: Rig) -> None:
+def test_held_keys_move_with_their_lanes(polling_rig: Rig) -> None:
     """The head waits in the database, not in a process: the next owner of its lane goes on with it."""
+    rig = polling_rig
     rig.broker.create_topic("t", 2)
     first = rig.start(**SOON)
     rig.add("gone", b"k", b"1", b"2")

@@ -7,6 +7,8 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +133,7 @@ class Relay:
             self._check_broker(steps, connection)
             term = Term(
                 steps, connection, self._broker, self._settings, self._name, bell, self._observe, self._former,
-                _boot_clock, _boot_id(),
+                _boot_clock, _boot_id(), self._replicate(),
             )
             self._former = term.me
             term.serve(stop, self.ready, stop_timeout_s, self._beat)
@@ -142,6 +144,13 @@ class Relay:
             raise
         finally:
             connection.close()
+
+    def _replicate(self) -> Callable[[], Any] | None:
+        """What opens the log, where it is to be read."""
+        if self._settings.source == "poll" or self._store.dialect != "postgresql":
+            return None
+        store: Any = self._store
+        return partial(store.replicate, name=f"bothends {self._name} log")
 
     def _beat(self) -> None:
         self.beat_at = time.monotonic()

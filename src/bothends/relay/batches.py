@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bothends.core.lanes import lane
 from bothends.core.relaying import Hold
 from bothends.errors import Blame, PublishError
 from bothends.relay.records import BODY, KEY, SEQ, TOPIC, Row
+
+if TYPE_CHECKING:
+    from bothends.stores.postgresql.pgoutput import LogPage
 
 __all__ = ["Batch", "Failure", "culprit", "walk"]
 
@@ -26,14 +29,15 @@ class Failure(NamedTuple):
 
 
 class Batch:
-    """``kind`` says where its rows are: read from a ``stream``, or lying in ``held`` or ``delayed``."""
+    """``kind`` says where its rows are: read from a ``stream`` of the table or from the ``log``, or lying in ``held`` or
+    ``delayed``."""
 
     __slots__ = (
-        "blocked", "blocked_lanes", "confirmed", "delays", "done", "failures", "forget", "holds", "kind", "number", "rows",
-        "segments", "size",
+        "blocked", "blocked_lanes", "confirmed", "delays", "done", "failures", "forget", "holds", "kind", "number", "page",
+        "rows", "segments", "size",
     )
 
-    def __init__(self, kind: Literal["stream", "held", "delayed"], rows: list[Row]) -> None:
+    def __init__(self, kind: Literal["stream", "log", "held", "delayed"], rows: list[Row]) -> None:
         self.kind = kind
         self.rows = rows
         """Those that are sent, in the order of the records."""
@@ -50,6 +54,8 @@ class Batch:
         self.blocked: set[Key] = set()
         """Keys of ``holds``."""
         self.blocked_lanes = 0
+        self.page: LogPage | None = None
+        """Of the log: as it was read."""
         self.done = False
         self.failures: dict[int, PublishError] = {}
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 __all__ = [
     "BrokerPaused", "BrokerResumed", "Dead", "Fenced", "LanesChanged", "Observe", "PlaceAway", "PlaceBack", "Published",
-    "Registered", "Rejected", "StoreLost", "Stopped",
+    "Registered", "Rejected", "SourceChanged", "StoreLost", "Stopped",
 ]
 
 
@@ -22,6 +22,15 @@ class LanesChanged(NamedTuple):
     relay: int
     lanes: int
     """How many it has now."""
+
+
+class SourceChanged(NamedTuple):
+    """Where this relay takes events from: poll, wal, message, or standby (another relay reads the log)."""
+
+    relay: int
+    source: str
+    reason: str
+    """Why, where it is not what the relay was told; never with data in it."""
 
 
 class Fenced(NamedTuple):

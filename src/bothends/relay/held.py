@@ -131,7 +131,7 @@ class Held:
             self._judge(row, error)
 
     def _look_for_work(self, now: float) -> None:
-        work = self._run(self._steps.held.work(self._pipeline.lanes))
+        work = self._run(self._steps.held.work(self._pipeline.pages.lanes))
         self._pipeline.delayed_soon = False
         in_flight = 0
         for batch in self._pipeline.window:
@@ -141,7 +141,7 @@ class Held:
         self._delayed = due_in_s is not None and due_in_s <= 0
         self._work_at = now + min(_WORK_S, max(0.001, due_in_s) if due_in_s is not None else _WORK_S)
         if work.requests:
-            for seq, request in self._run(self._steps.held.requests(self._pipeline.lanes, _REQUESTS_MAX)):
+            for seq, request in self._run(self._steps.held.requests(self._pipeline.pages.lanes, _REQUESTS_MAX)):
                 self._suspects.clear()
                 if not self._is_out(seq):
                     self._pipeline.fenced(self._steps.held.grant(self._me, seq, request))
@@ -156,7 +156,7 @@ class Held:
     # Rejected events
 
     def _try_alone(self, row: Row) -> None:
-        if row[TOPIC] in self._places or not self._pipeline.lanes >> row[LANE] & 1:
+        if row[TOPIC] in self._places or not self._pipeline.pages.lanes >> row[LANE] & 1:
             return
         error = self._event_probe.send(row)
         if error is not None:
@@ -191,7 +191,7 @@ class Held:
         """Heads that are due: suspects are queued to be tried alone, keys that only wait are sent in one batch."""
         if not self._pipeline.blocked_lanes or self._suspects or self._event_probe.row is not None:
             return False
-        heads = self._run(self._steps.held.due(self._pipeline.lanes, self.places, _HEADS_MAX))
+        heads = self._run(self._steps.held.due(self._pipeline.pages.lanes, self.places, _HEADS_MAX))
         self._suspects.extend(row for row in heads if row[STATE] == "retrying")
         room = min(self._settings.batch_max, _ASIDE_ROWS)
         rows: list[Row] = []
@@ -228,7 +228,7 @@ class Held:
             away = PublishError(f"topic {topic!r}: {state.state} {state.detail}", blame=Blame.PLACE, reason=state.state)
             self.away(Failure(topic, away))
             return
-        waiting = self._run(self._steps.held.waiting(self._pipeline.lanes, topic, _HEADS_MAX))
+        waiting = self._run(self._steps.held.waiting(self._pipeline.pages.lanes, topic, _HEADS_MAX))
         free = [row for row, has_blocker in waiting if not has_blocker]
         if not free:
             self._place_is_back(topic)
@@ -245,7 +245,7 @@ class Held:
     def _release_back(self) -> bool:
         """Rows of a place that is back, in order; those of keys that wait for another reason join the others there."""
         for topic in list(self._back):
-            waiting = self._run(self._steps.held.waiting(self._pipeline.lanes, topic, _ASIDE_ROWS))
+            waiting = self._run(self._steps.held.waiting(self._pipeline.pages.lanes, topic, _ASIDE_ROWS))
             behind = [row[SEQ] for row, has_blocker in waiting if has_blocker]
             if behind:
                 self._pipeline.fenced(self._steps.held.get_behind(self._me, behind))
@@ -263,7 +263,7 @@ class Held:
     def _send_delayed(self) -> bool:
         if not self._delayed:
             return False
-        due = self._run(self._steps.held.delayed_due(self._pipeline.lanes, _ASIDE_ROWS))
+        due = self._run(self._steps.held.delayed_due(self._pipeline.pages.lanes, _ASIDE_ROWS))
         self._delayed = bool(due)
         if not due:
             return False

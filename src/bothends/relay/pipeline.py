@@ -8,35 +8,32 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from bothends.core.relaying import BLOCKED, DELAYED, Cursor, Hold, Page, Segment, Stream, merge
+from bothends.core.relaying import BLOCKED, DELAYED, Cursor, Hold, Segment
 from bothends.errors import Blame, PublishError
 from bothends.ports import BatchReport, Broker, Publisher
 from bothends.relay.batches import Batch, Failure, culprit, walk
+from bothends.relay.pages import Pages
 from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row, outgoing, readable
 from bothends.relay.settings import RelaySettings
-from bothends.stores.steps import Executor, Steps, begin, run
+from bothends.stores.steps import Executor, Steps, run
+
+if TYPE_CHECKING:
+    from bothends.stores.postgresql.pgoutput import LogPage
 
 __all__ = ["FencedOff", "Pipeline"]
 
-STREAMS_MAX = 4
-"""Streams that one statement reads."""
 WINDOW_BYTES = 32 * 1024 * 1024
 """Bodies in flight: with so many, no further page is handed over."""
+SMALL_PAGES_MAX = 256
+"""Pages in flight that together have no more rows than one page may have."""
 _REPORTS_S = 2.0
 
 
 class FencedOff(Exception):
     """The registration is gone: somebody else has our lanes."""
-
-
-class _Ahead(NamedTuple):
-    """A page that was asked for."""
-
-    place: tuple[Any, ...]
-    page: Callable[[], Page]
 
 
 class Pipeline:
@@ -47,7 +44,7 @@ class Pipeline:
         self._settings, self._name = settings, name
         self._publisher: Publisher | None = None
         self._number = 0
-        self.streams: list[Stream] = []
+        self.pages = Pages(steps, executor, settings)
         self.window: deque[Batch] = deque()
         self.away: set[str] = set()
         """Topics whose place is away: their rows are held without an attempt."""
@@ -61,71 +58,60 @@ class Pipeline:
         self.failure: PublishError | None = None
         self.published = 0
         """Records confirmed and recorded since this was last read."""
-        self._ahead: _Ahead | None = None
+        self.again: deque[LogPage] = deque()
+        """Pages of the log whose batches failed: they go out again before anything that follows."""
+        self.log_position, self.log_published = 0, 0
+        """How far the log is done; records of it confirmed since that was stored."""
+        self.log_cursor: Cursor | None = None
+        """A cursor that the stream has passed, to be stored."""
         self._held_steps = 0
-        """Steps that held rows: a page that was read before one shows rows as free that are not."""
 
     def _run(self, steps: Steps[Any]) -> Any:
         return run(steps, self._executor)
-
-    # Lanes
-
-    @property
-    def lanes(self) -> int:
-        mask = 0
-        for stream in self.streams:
-            mask |= stream.lanes
-        return mask
-
-    def gain(self, cursors: dict[int, Cursor]) -> None:
-        self.streams = merge([*self.streams, *(Stream(1 << lane, c.hwm, c.snapshot) for lane, c in cursors.items())])
-
-    def leave(self, lanes: int) -> None:
-        """Nothing more is fetched of these lanes; what is in flight of them goes on."""
-        self.streams = merge([s._replace(lanes=s.lanes & ~lanes) for s in self.streams])
 
     # Fetching and sending
 
     @property
     def room(self) -> bool:
-        return len(self.window) < self._settings.in_flight_max and sum(b.size for b in self.window) < WINDOW_BYTES
+        if len(self.window) >= self._settings.in_flight_max and (
+            len(self.window) >= SMALL_PAGES_MAX or sum([len(b.rows) for b in self.window]) > self._settings.batch_max
+        ):
+            return False
+        return sum([b.size for b in self.window]) < WINDOW_BYTES
 
     def fetch(self) -> bool:
-        """Takes one page and hands it over; the next one is asked for before, so that the database reads while records
-        are made. Whether there may be more at once."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.place != self._place():
-            ahead = self._ask()
-        if ahead is None:
+        """Takes one page of the table and hands it over; the next one is asked for before. Whether there may be more at
+        once."""
+        found = self.pages.next(self.blocked_lanes, self._held_steps)
+        if found is None:
             return False
-        page, rest = ahead.page(), self.streams[STREAMS_MAX:]
-        before, self.streams = self.streams, merge([*rest, *page.streams])
+        page, more = found
         if not page.rows:
-            return bool(rest)
+            return more
         batch = Batch("stream", page.rows)
         batch.segments = [
             (stream.lanes, stream.hwm, stream.snapshot) for stream in page.streams if stream.target is None
         ]
         if self.away or self._known or any([row[FLAG] for row in page.rows]) or self._copying():
             self._deal(batch)
-        more = page.full or bool(rest)
         if more:
-            self._ahead = self._ask()
+            self.pages.ask(self.blocked_lanes, self._held_steps)
         if not self.send(batch):
-            self.streams = before
+            self.pages.undo()
         return more
 
-    def _ask(self) -> _Ahead | None:
-        streams = self.streams[:STREAMS_MAX]
-        if not streams:
-            return None
-        limit = max(1, self._settings.batch_max // len(streams))
-        steps = self._steps.rows.fetch(streams, limit=limit, blocked_lanes=self.blocked_lanes)
-        return _Ahead(self._place(), begin(steps, self._executor))
+    def take(self, page: LogPage, rows: list[Row]) -> bool:
+        """Hands over a page of the log; ``rows`` are its rows, flagged. False: there was no room, nothing was done."""
+        batch = Batch("log", rows)
+        batch.page = page
+        if self.away or self._known or page.flagged or self.blocked_lanes or self._copying():
+            self._deal(batch)
+        return self.send(batch)
 
-    def _place(self) -> tuple[Any, ...]:
-        """What a page depends on; one that was asked for at another place is not used."""
-        return list(self.streams), self.blocked_lanes, self._held_steps
+    def back_to_polling(self) -> None:
+        """From the stored cursors on; what is in flight goes on."""
+        self.again.clear()
+        self.pages.reload()
 
     def _copying(self) -> set[tuple[str, bytes]]:
         """Keys with rows that a batch in flight copies to ``held``: the table does not show them yet."""
@@ -156,7 +142,7 @@ class Pipeline:
             records = outgoing(batch.rows)
         except ValueError:
             batch.rows, bad = readable(batch.rows)
-            if batch.kind != "stream":
+            if batch.kind in ("held", "delayed"):
                 self._give_up(batch, bad)
             for row, error in bad:
                 batch.hold(row, "dead" if self._settings.publish.then == "hold" else "passed", reason="unreadable",
@@ -226,17 +212,19 @@ class Pipeline:
     def _settle(self) -> bool:
         ready: list[Batch] = []
         while self.window and self.window[0].done and not self.window[0].failures:
-            if self.window[0].kind != "stream" and ready:
+            if ready and self.window[0].kind != ready[0].kind:
                 break
             ready.append(self.window.popleft())
-            if ready[0].kind != "stream":
+            if ready[0].kind in ("held", "delayed"):
                 break
         if not ready:
             return False
-        if ready[0].kind != "stream":
-            self._settle_aside(ready[0], [row[SEQ] for row in ready[0].rows])
-        else:
+        if ready[0].kind == "stream":
             self._settle_streams(ready)
+        elif ready[0].kind == "log":
+            self._settle_log(ready)
+        else:
+            self._settle_aside(ready[0], [row[SEQ] for row in ready[0].rows])
         self.published += sum(len(batch.rows) + batch.confirmed for batch in ready)
         return True
 
@@ -254,12 +242,31 @@ class Pipeline:
             delays += batch.delays
         if segments or holds or delays:
             self.fenced(self._steps.rows.settle(self._me, _newest(segments), holds, delays))
-        self._held_steps += bool(holds)
+        self._settled(ready, bool(holds), bool(delays))
+
+    def _settle_log(self, ready: Sequence[Batch]) -> None:
+        """Nothing is asked of the database here, unless rows go beside the stream: ``Log`` stores how far it is done."""
+        holds = [hold for batch in ready for hold in batch.holds]
+        delays = [seq for batch in ready for seq in batch.delays]
+        if holds or delays:
+            rows = {row[SEQ]: row for batch in ready if batch.page is not None for row in batch.page.rows}
+            self.fenced(self._steps.log(messages=False).keep(
+                self._me, [(hold, rows[hold.seq]) for hold in holds], [rows[seq] for seq in delays]))
+        for batch in ready:
+            assert batch.page is not None
+            self.log_position = max(self.log_position, batch.page.position)
+            self.log_published += len(batch.rows) + batch.confirmed
+            if batch.page.cursor is not None:
+                self.log_cursor = batch.page.cursor
+        self._settled(ready, bool(holds), bool(delays))
+
+    def _settled(self, ready: Sequence[Batch], held: bool, delayed: bool) -> None:
+        self._held_steps += held
         for batch in ready:
             for seq in batch.forget:
                 self._known.pop(seq, None)
             self.blocked_lanes |= batch.blocked_lanes
-        self.delayed_soon = self.delayed_soon or bool(delays)
+        self.delayed_soon = self.delayed_soon or delayed
 
     def _settle_aside(self, batch: Batch, seqs: Sequence[int]) -> None:
         if batch.kind == "held":
@@ -278,7 +285,7 @@ class Pipeline:
 
     def touch(self) -> None:
         """Stores where the streams stand although nothing was published, so that storage can be rotated."""
-        segments = [Segment(s.lanes, s.hwm, s.snapshot, 0) for s in self.streams if s.target is None]
+        segments = [Segment(s.lanes, s.hwm, s.snapshot, 0) for s in self.pages.streams if s.target is None]
         if not self.window and segments:
             self.fenced(self._steps.rows.settle(self._me, segments, [], []))
 
@@ -300,7 +307,6 @@ class Pipeline:
                 break
         broken = self._publisher.broken() if self._publisher is not None else None
         self.abandon()
-        self._ahead = None  # what is held from here on is not in it
         failure, self.failure = self.failure, None
         while self._settle():
             pass
@@ -308,14 +314,12 @@ class Pipeline:
         places = {f.topic for f in self._failures() if f.error.blame is Blame.PLACE}
         self.away |= places
         self._walk_aside()
-        holds, known, blocked_lanes = walk([b for b in self.window if b.kind == "stream"], self.away)
-        if holds:
-            self.fenced(self._steps.rows.settle(self._me, [], holds, []))
-            self.blocked_lanes |= blocked_lanes
+        self._walk("stream")
+        self._walk("log")
         blamed = self._failures()
+        self.again.extendleft(reversed([b.page for b in self.window if b.page is not None]))
         self.window.clear()
-        self._known |= known
-        self.reload()
+        self.pages.reload()
         last = broken or failure
         if not found and last is not None and culprit(last) is not None:
             blamed.append(Failure("", last))
@@ -331,9 +335,21 @@ class Pipeline:
                     first[topic] = Failure(topic, error)
         return list(first.values())
 
+    def _walk(self, kind: str) -> None:
+        """Holds what was rejected in the window, and what must wait for it; notes whose end is known."""
+        window = [batch for batch in self.window if batch.kind == kind]
+        holds, known, blocked_lanes = walk(window, self.away)
+        if holds and kind == "log":
+            rows = {row[SEQ]: row for batch in window for row in batch.rows}
+            self.fenced(self._steps.log(messages=False).keep(self._me, [(hold, rows[hold.seq]) for hold in holds], []))
+        elif holds:
+            self.fenced(self._steps.rows.settle(self._me, [], holds, []))
+        self.blocked_lanes |= blocked_lanes
+        self._known |= known
+
     def _walk_aside(self) -> None:
         for batch in self.window:
-            if batch.kind == "stream" or not batch.done:
+            if batch.kind in ("stream", "log") or not batch.done:
                 continue
             sure = [row[SEQ] for index, row in enumerate(batch.rows) if index not in batch.failures]
             rejected = [
@@ -349,12 +365,6 @@ class Pipeline:
                 error = rejected[0][1]
                 self.fenced(self._steps.held.suspect(
                     self._me, [row[SEQ] for row, _ in rejected], error.reason, str(error)[:1000]))
-
-    def reload(self) -> None:
-        """Back to the stored cursors."""
-        if lanes := self.lanes:
-            self.streams = []
-            self.gain(self._run(self._steps.leases.cursors(lanes)))
 
     def close(self, timeout_s: float) -> None:
         publisher, self._publisher = self._publisher, None

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bothends.core.breaker import Breaker
 from bothends.core.relaying import fair_share, lanes_of, pause_s, surplus
@@ -26,6 +26,9 @@ from bothends.relay.settings import RelaySettings
 from bothends.stores.connection import Connection
 from bothends.stores.steps import Executor, Steps, run
 from bothends.wakeup import Bell
+
+if TYPE_CHECKING:
+    from bothends.relay.log import Log
 
 __all__ = ["Term"]
 
@@ -45,6 +48,7 @@ class Term:
     def __init__(
         self, store_relay: Any, connection: Connection, broker: Broker, settings: RelaySettings, name: str, bell: Bell,
         observe: Observe, former: int | None, clock: Callable[[], float], boot: str,
+        replicate: Callable[[], Any] | None = None,
     ) -> None:
         self._steps, self._broker = store_relay, broker
         self._executor: Executor = store_relay.executor(connection)
@@ -54,9 +58,15 @@ class Term:
         self.me: int = self._run(store_relay.leases.register(
             name=name, pid=os.getpid(), host=socket.gethostname()[:255], lease_s=settings.lease_s, former=former,
             now=clock(), boot=boot, process=this_process(),
+            wants=settings.source, source="poll" if replicate is None else "standby",
         ))
         self._pipeline = Pipeline(self.me, store_relay, self._executor, broker, settings, name)
         self._held = Held(self.me, store_relay, self._run, broker, settings, name, self._pipeline, observe)
+        self._log: Log | None = None
+        if replicate is not None:
+            from bothends.relay.log import Log
+
+            self._log = Log(self.me, store_relay, self._run, replicate, settings, self._pipeline, observe)
         self._renewed_at = time.monotonic()
         self._tick_at = 0.0
         self._fetch_at = 0.0
@@ -99,6 +109,8 @@ class Term:
             self._recover()
         self._report()
         if self._breaker.open:
+            if self._log is not None:
+                self._log.turn(now, broker_away=True)
             self._probe_broker(now)
             self._pause(now, stopping)
             return
@@ -110,11 +122,23 @@ class Term:
             self._broker_failed(self._held.trouble)
             return
         self._watch_silence(now)
+        if self._log is not None and not stopping:
+            self._log.turn(now, broker_away=False)
         fetched = False
-        if not stopping and now + _GRAIN_S >= self._fetch_at and self._pipeline.room:
-            fetched = self._fetch(now)
+        if not stopping and self._pipeline.room:
+            if self._log is not None and self._log.streaming:
+                fetched = self._read(now)
+            elif now + _GRAIN_S >= self._fetch_at and not (self._log is not None and self._log.holding):
+                fetched = self._fetch(now)
         if not fetched and not settled:
             self._pause(now, stopping)
+
+    def _read(self, now: float) -> bool:
+        """A page of the log."""
+        assert self._log is not None
+        if now - self._renewed_at > self._settings.lease_s / 2:
+            self._tick(now)
+        return self._log.streaming and self._log.fetch()
 
     def _fetch(self, now: float) -> bool:
         if now - self._renewed_at > self._settings.lease_s / 2:
@@ -139,6 +163,8 @@ class Term:
         """Waits for the first of: a report of the broker, the next look at the outbox, a ring, the next tick."""
         until = min(self._tick_at, self._tick_at if stopping else self._fetch_at)
         left = max(0.0, until - time.monotonic())
+        if not stopping and self._pause_reading():
+            return
         if self._pipeline.window or self._held.busy:
             if self._pipeline.pending() and not self._pipeline.failure:
                 if not self._pipeline.room or stopping:
@@ -154,6 +180,18 @@ class Term:
         if self._bell.wait(min(left, self._settings.renew_s)) and not self._breaker.open:
             self._fetch_at = 0.0
 
+    def _pause_reading(self) -> bool:
+        """Waits for the log. False: there is no log to wait for, or nothing may be taken from it now."""
+        log, pipeline = self._log, self._pipeline
+        if log is None or not log.open or self._breaker.open or not pipeline.room or pipeline.failure:
+            return False
+        waits_s = _GRAIN_S if pipeline.pending() else min(0.05, max(0.0, self._tick_at - time.monotonic()))
+        if not log.streaming and not log.holding:
+            waits_s = min(waits_s, max(0.0, self._fetch_at - time.monotonic()))
+        if self._bell.wait(waits_s, [log]):
+            self._fetch_at = 0.0
+        return True
+
     def _report(self) -> None:
         if self._pipeline.published:
             records, self._pipeline.published = self._pipeline.published, 0
@@ -162,6 +200,8 @@ class Term:
     def _end(self, drained: bool) -> None:
         self._report()
         self._held.abandon()
+        if self._log is not None:
+            self._log.end()
         self._pipeline.close(0.5)
         self._run(self._steps.leases.leave(self.me))
         self._observe(Stopped(self.me, drained))
@@ -169,36 +209,43 @@ class Term:
     def abandon(self) -> None:
         """Drops everything: the registration or the connection is gone."""
         self._held.abandon()
+        if self._log is not None:
+            self._log.abandon()
         self._pipeline.abandon()
 
     # Lease and lanes
 
     def _tick(self, now: float) -> None:
         settings = self._settings
+        if self._log is not None:
+            self._log.tick(now)
         detail = self._breaker.reason if self._breaker.open else (
             "places away: " + ", ".join(self._held.places[:10]) if self._held.places else "")
         renewed = self._run(self._steps.leases.renew(
             self.me, lease_s=settings.lease_s, state="paused" if self._breaker.open else "ok", detail=detail[:500],
-            now=self._clock(), boot=self._boot,
+            now=self._clock(), boot=self._boot, wants=settings.source,
+            source=self._log.source if self._log is not None else "poll",
+            reason=self._log.reason if self._log is not None else "",
         ))
         if not renewed:
             raise FencedOff
         self._renewed_at = now
         self._tick_at = now + settings.renew_s
         self._bury_the_dead()
+        stands_by = self._log is not None and self._log.standby
         live, free = self._run(self._steps.leases.expire(now=self._clock(), boot=self._boot))
-        mine = self._pipeline.lanes
-        if free and mine.bit_count() < fair_share(live) and not self._leaving:
+        mine = self._pipeline.pages.lanes
+        if free and not stands_by and mine.bit_count() < fair_share(live) and not self._leaving:
             self._take(fair_share(live) - mine.bit_count())
         elif not self._leaving:
-            self._leaving = surplus(mine, live)
+            self._leaving = mine if stands_by else surplus(mine, live)
             self._leaving_with = list(self._pipeline.window)
-            self._pipeline.leave(self._leaving)
+            self._pipeline.pages.leave(self._leaving)
         if self._leaving and not self._held.busy_in(self._leaving) and not any(
             batch in self._pipeline.window for batch in self._leaving_with
         ):
             self._give_up()
-        if now >= self._touch_at:
+        if now >= self._touch_at and not (self._log is not None and self._log.holding):
             self._touch_at = now + _TOUCH_S
             self._pipeline.touch()
         if now >= self._rotate_at:
@@ -218,18 +265,18 @@ class Term:
         mask = 0
         for lane in taken:
             mask |= 1 << lane
-        self._pipeline.gain(self._run(self._steps.leases.cursors(mask)))
+        self._pipeline.pages.gain(self._run(self._steps.leases.cursors(mask)))
         self._pipeline.blocked_lanes |= mask
-        self._held.gain(self._pipeline.lanes)
+        self._held.gain(self._pipeline.pages.lanes)
         self._fetch_at = 0.0
-        self._observe(LanesChanged(self.me, self._pipeline.lanes.bit_count()))
+        self._observe(LanesChanged(self.me, self._pipeline.pages.lanes.bit_count()))
 
     def _give_up(self) -> None:
         self._run(self._steps.leases.give_up(self.me, list(lanes_of(self._leaving))))
         self._held.forget()
         self._leaving = 0
         self._leaving_with = []
-        self._observe(LanesChanged(self.me, self._pipeline.lanes.bit_count()))
+        self._observe(LanesChanged(self.me, self._pipeline.pages.lanes.bit_count()))
 
     # Failures
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bothends.stores.postgresql.messages import PostgresqlMessages
     from bothends.stores.postgresql.outbox import PostgresqlOutbox
     from bothends.stores.postgresql.relay import PostgresqlRelay
+    from bothends.stores.postgresql.replication import Replication
 
 __all__ = ["PostgresqlStore"]
 
@@ -38,6 +39,12 @@ class PostgresqlStore:
 
         options: dict[str, Any] = {"factory": factory} if factory else {}
         return await connect_async(self.url, name=name, **options)
+
+    def replicate(self, *, name: str) -> Replication:
+        """A replication connection. Raises ReplicationFailed."""
+        from bothends.stores.postgresql.replication import Replication
+
+        return Replication(self.url, name)
 
     @cached_property
     def outbox(self) -> PostgresqlOutbox:

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 from bothends.core.relaying import Cursor, lanes_of, signed
 from bothends.stores.connection import Connection
+from bothends.stores.postgresql.pgoutput import MESSAGE_SEQ
 from bothends.stores.postgresql.relay_connection import RelayConnection, RelayExecutor
 from bothends.stores.postgresql.relay_held import HeldSteps
+from bothends.stores.postgresql.relay_log import LogSteps
 from bothends.stores.postgresql.relay_rows import RowSteps
 from bothends.stores.postgresql.relay_storage import StorageSteps
 from bothends.stores.schema import quoted_schema
@@ -33,16 +35,18 @@ class LeaseSteps:
 
     def register(
         self, *, name: str, pid: int, host: str, lease_s: float, former: int | None, now: float, boot: str, process: str = "",
+        wants: str = "poll", source: str = "poll",
     ) -> Steps[int]:
         """A new registration, and the end of ``former``, which was this relay's own. ``now`` and ``boot`` are for
         stores without a clock of their own."""
         if former is not None:
             yield Sql(f"delete from {self._s}.relays where id = :former", {"former": former}, rows=False)
         made = yield Sql(
-            f"insert into {self._s}.relays (name, pid, host, process, lease_s, lease_until) values "
-            "(:name, :pid, :host, :process, :lease_s::float8, "
+            f"insert into {self._s}.relays (name, pid, host, process, wants, source, lease_s, lease_until) values "
+            "(:name, :pid, :host, :process, :wants, :source, :lease_s::float8, "
             "clock_timestamp() + make_interval(secs => :lease_s::float8)) returning id",
-            {"name": name, "pid": pid, "host": host, "process": process, "lease_s": lease_s},
+            {"name": name, "pid": pid, "host": host, "process": process, "wants": wants,
+             "source": source, "lease_s": lease_s},
         )
         return int(made.rows[0][0])
 
@@ -156,10 +160,10 @@ class LeaseSteps:
         yield Sql(f"delete from {self._s}.relays", rows=False)
         yield Sql(
             f"select setval('{self._s}.outbox_seq', greatest((select last_value from {self._s}.outbox_seq), "
-            f"(select max(seq) from {self._s}.outbox), (select max(seq) from {self._s}.held), "
+            f"(select max(seq) from {self._s}.outbox), (select max(seq) from {self._s}.held where seq < :messages), "
             f"(select max(seq) from {self._s}.delayed), (select max(hwm) from {self._s}.relay_progress)) + 1), "
             f"setval('{self._s}.relay_progress_seq', greatest((select last_value from {self._s}.relay_progress_seq), "
-            f"(select max(id) from {self._s}.relay_progress)) + 1)"
+            f"(select max(id) from {self._s}.relay_progress)) + 1)", {"messages": MESSAGE_SEQ}
         )
         # Rows from a cluster that had spent more transaction ids than this one would look unfinished for years.
         yield Sql(
@@ -170,6 +174,9 @@ class LeaseSteps:
             f"insert into {self._s}.relay_progress (relay, lanes, hwm, snapshot) "
             "values (0, :every::bigint, 0, pg_current_snapshot())", {"every": signed((1 << 64) - 1)}, rows=False,
         )
+        # Another cluster's places in its log mean nothing here; a stand-by that was promoted goes on in the same log.
+        if not held.rows or str(held.rows[0][0]).partition("/")[0] != identity.partition("/")[0]:
+            yield Sql(f"update {self._s}.relay_log set position = null", rows=False)
         yield from self.restamp(name, identity)
         return True
 
@@ -189,3 +196,8 @@ class PostgresqlRelay:
         self.rows = RowSteps(name)
         self.held = HeldSteps(name)
         self.storage = StorageSteps(name)
+        self._schema = schema
+
+    def log(self, *, messages: bool) -> LogSteps:
+        """The steps of a relay that reads the log: rows of the outbox, or ``messages``."""
+        return LogSteps(self._schema, messages=messages)

@@ -46,13 +46,15 @@ class LeaseSteps:
 
     def register(
         self, *, name: str, pid: int, host: str, lease_s: float, former: int | None, now: float, boot: str, process: str = "",
+        wants: str = "poll", source: str = "poll",
     ) -> Steps[int]:
         if former is not None:
             yield from self.leave(former)
         made = yield Sql(
-            "insert into bothends_relays (name, pid, host, process, lease_s, lease_until, boot, boot_until) values "
-            f"(:name, :pid, :host, :process, :lease_s, {_NOW} + :lease_s, :boot, :until) returning id",
-            {"name": name, "pid": pid, "host": host, "process": process, "lease_s": lease_s, "boot": boot,
+            "insert into bothends_relays (name, pid, host, process, wants, source, lease_s, lease_until, boot, boot_until) "
+            f"values (:name, :pid, :host, :process, :wants, :source, :lease_s, {_NOW} + :lease_s, :boot, :until) returning id",
+            {"name": name, "pid": pid, "host": host, "process": process, "wants": wants,
+             "source": source, "lease_s": lease_s, "boot": boot,
              "until": now + lease_s},
         )
         return int(made.rows[0][0])

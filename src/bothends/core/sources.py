@@ -1,0 +1,92 @@
+"""Sources: whether a relay reads the log or polls, decided from what the server says.
+
+The position is the promise of the log: every event whose transaction committed before it is done. A slot that says more
+than the position was not moved by us.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+__all__ = ["MEGABYTE", "SERVER_MIN", "Act", "Facts", "Plan", "Slot", "again_s", "over_budget", "plan"]
+
+MEGABYTE = 1024 * 1024
+SERVER_MIN = 140_000
+"""The first server whose log comes in binary."""
+AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 30.0
+
+
+class Slot(NamedTuple):
+    """A replication slot of ours."""
+
+    here: bool
+    """Whether it belongs to this database and to pgoutput."""
+    active_pid: int | None
+    confirmed: int
+    """What its server may forget, in bytes of log."""
+    retained: int
+    """Bytes of log that it keeps."""
+    lost: bool
+    """The server has removed what it would need."""
+
+
+class Facts(NamedTuple):
+    version: int
+    logical: bool
+    """wal_level is logical."""
+    recovering: bool
+    may_replicate: bool
+    slots_free: int
+    senders_free: int
+    pollers: int
+    """Live relays of this outbox that were told to poll: they keep their lanes."""
+    slot: Slot | None
+    position: int | None
+
+
+Act = Literal["poll", "create", "recreate", "resume"]
+
+
+class Plan(NamedTuple):
+    act: Act
+    reason: str
+    """Why not the log; or, for ``recreate``, what was wrong with the slot."""
+
+
+def plan(facts: Facts, *, keeps: bool) -> Plan:
+    """What to do. ``keeps``: the slot is to outlive its relay, so one that is there may go on."""
+    if facts.recovering:
+        return Plan("poll", "the server is a stand-by")
+    if facts.version < SERVER_MIN:
+        return Plan("poll", "the server is older than PostgreSQL 14")
+    if not facts.logical:
+        return Plan("poll", "wal_level of the server is not logical")
+    if not facts.may_replicate:
+        return Plan("poll", "the role has no REPLICATION attribute")
+    if facts.pollers:
+        return Plan("poll", "another relay of this outbox was told to poll")
+    if facts.senders_free < 1:
+        return Plan("poll", "no WAL sender is free (max_wal_senders)")
+    slot = facts.slot if keeps else None
+    if slot is None:
+        if facts.slots_free < 1:
+            return Plan("poll", "no replication slot is free (max_replication_slots)")
+        return Plan("create", "")
+    if slot.lost:
+        return Plan("recreate", "the server has removed the log that the slot needed")
+    if not slot.here:
+        return Plan("recreate", "the slot is another database's")
+    if facts.position is None:
+        return Plan("recreate", "nobody knows what was done when the slot was made")
+    if slot.confirmed > facts.position:
+        return Plan("recreate", "the slot was moved, or dropped and made again, by somebody else")
+    return Plan("resume", "")
+
+
+def over_budget(retained: int, budget_mb: int) -> bool:
+    return retained > budget_mb * MEGABYTE
+
+
+def again_s(failures: int) -> float:
+    """Seconds until the log is tried again, after so many failures in a row (1 and more)."""
+    return float(min(AGAIN_MIN_S * 2.0 ** min(failures - 1, 10), AGAIN_MAX_S))

@@ -1,0 +1,389 @@
+"""The log of PostgreSQL as a relay's source: getting there from polling, reading, and going back. See ADR 13.
+
+All of it runs in the relay's thread and never blocks on the log, except to open a connection. Only the reader
+(``relay_log``) gets beyond ``POLLING``; other relays that would read stand by while it has a slot.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bothends.core.lanes import lane
+from bothends.core.relaying import BLOCKED, EVERY_LANE, Cursor
+from bothends.core.snapshots import Snapshot, covers
+from bothends.core.sources import again_s, over_budget, plan
+from bothends.relay.events import Observe, SourceChanged
+from bothends.relay.pipeline import FencedOff, Pipeline
+from bothends.relay.records import KEY, TOPIC, Row
+from bothends.relay.settings import RelaySettings
+from bothends.stores.faults import Fault, fault_of
+from bothends.stores.postgresql.pgoutput import LogEnded, LogPage, LogUnreadable, PgOutput
+from bothends.stores.postgresql.replication import Replication, ReplicationFailed
+from bothends.stores.steps import Steps
+
+__all__ = ["Log"]
+
+LOG = logging.getLogger("bothends.relay")
+
+STORE_BUSY_S, STORE_IDLE_S = 0.25, 5.0
+BUDGET_S = 2.0
+BUDGET_PAUSE_S = 30.0
+"""After a slot was dropped for what it kept, polling goes on for so long."""
+CLAIM_S = 15.0
+"""Others give their lanes within their renewal and the time that their pages need."""
+TAKE_OVER_S = 5.0
+"""How long a slot may still be somebody else's before polling begins."""
+REASON_MAX = 200
+_IN_USE = "55006"
+
+
+class Phase(enum.Enum):
+    POLLING = "polling"
+    CREATING = "creating"
+    """The server makes a slot; polling goes on."""
+    CLAIMING = "claiming"
+    """There is a slot. All lanes are wanted, and, for a new one, that polling has seen what its stream will not show."""
+    STARTING = "starting"
+    STREAMING = "streaming"
+
+
+class Log:
+    def __init__(
+        self, me: int, steps: Any, run: Callable[[Steps[Any]], Any], replicate: Callable[[], Replication],
+        settings: RelaySettings, pipeline: Pipeline, observe: Observe,
+    ) -> None:
+        self._me, self._run, self._replicate = me, run, replicate
+        self._settings, self._pipeline, self._observe = settings, pipeline, observe
+        self._messages = settings.source == "message"
+        self._steps = steps.log(messages=self._messages)
+        self._keeps = settings.source != "auto"
+        self._family = ["message"] if self._messages else ["auto", "wal"]
+        self._kept_slot = ""
+        self.phase = Phase.POLLING
+        self.leads = False
+        self.standby = False
+        self.reason = ""
+        self._said: tuple[str, str] = ("", "")
+        self._connection: Replication | None = None
+        self._decoder: PgOutput | None = None
+        self._slot = ""
+        self._seam: Snapshot | None = None
+        self._position = 0
+        """Stored; the server may know it."""
+        self._failures = 0
+        self._again_at = self._store_at = self._budget_at = self._claimed_at = self._told_at = 0.0
+        self._ready = False
+        self._markers = 0
+
+    # What it is
+
+    @property
+    def source(self) -> str:
+        if self.standby:
+            return "standby"
+        if self.phase is not Phase.STREAMING:
+            return "poll"
+        return "message" if self._messages else "wal"
+
+    @property
+    def streaming(self) -> bool:
+        return self.phase is Phase.STREAMING
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a connection to wait for."""
+        return self._connection is not None
+
+    @property
+    def holding(self) -> bool:
+        """Whether nothing may be polled: what comes next comes from the log."""
+        if self.phase is Phase.CLAIMING:
+            return self._pipeline.pages.lanes == EVERY_LANE and self._covered()
+        return self.phase in (Phase.STARTING, Phase.STREAMING)
+
+    def fileno(self) -> int:
+        assert self._connection is not None
+        return self._connection.fileno()
+
+    # Each renewal
+
+    def tick(self, now: float) -> None:
+        """Becomes the reader if there is none; else learns what the reader does."""
+        reader = self._run(self._steps.reader())
+        if reader.relay is None and self._run(self._steps.take(self._me)):
+            reader = reader._replace(relay=self._me)
+            self._ready = reader.ready
+        leads = reader.relay == self._me
+        if self.leads and not leads:
+            raise FencedOff
+        self.leads, self.standby = leads, not leads and reader.ready
+        if not leads:
+            self.reason = "another relay reads the log" if self.standby else "the relay that reads the log polls"
+            self._watch_budget(now, reader.slot)
+        elif self._connection is not None and self.streaming:
+            self._guard(now, lambda: self._watch_budget(now, self._slot))
+            self._guard(now, self._tell)
+        self._say()
+
+    def _say(self) -> None:
+        if self._said != (self.source, self.reason):
+            self._said = (self.source, self.reason)
+            self._observe(SourceChanged(self._me, self.source, self.reason))
+            LOG.info("relay %s: source %s%s", self._me, self.source, f" ({self.reason})" if self.reason else "")
+
+    # Each turn
+
+    def turn(self, now: float, *, broker_away: bool) -> None:
+        """One step on the way, if we are the reader and something is due."""
+        if not self.leads:
+            return
+        if broker_away and not self._keeps and self.phase is not Phase.POLLING:
+            self._lost("the broker is away", announce=True)
+        elif self.phase is Phase.POLLING:
+            if now >= self._again_at and not (broker_away and not self._keeps):
+                self._guard(now, lambda: self._plan(now))
+        elif self.phase is Phase.CREATING:
+            self._guard(now, lambda: self._created(now))
+        elif self.phase is Phase.CLAIMING:
+            self._guard(now, lambda: self._claim(now))
+        elif self.phase is Phase.STARTING:
+            self._guard(now, lambda: self._started(now))
+        elif self._pipeline.pages.lanes != EVERY_LANE:
+            self._lost("another relay of this outbox was told to poll", announce=True)
+        elif now >= self._store_at:
+            self._guard(now, lambda: self._store(now))
+
+    def _guard(self, now: float, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except (ReplicationFailed, LogEnded, LogUnreadable) as error:
+            self._failed(now, error)
+        except Exception as error:
+            if fault_of(error) is not Fault.OTHER:
+                raise
+            self._failed(now, error)  # the server refused: a privilege, a slot in use
+
+    def _failed(self, now: float, error: Exception) -> None:
+        if isinstance(error, ReplicationFailed) and error.sqlstate == _IN_USE and now < self._claimed_at + TAKE_OVER_S:
+            # Its registration is gone, its connection is not: a frozen process, or a half-open connection.
+            self._run(self._steps.slots.free(self._slot))
+            self._close()
+            self.phase = Phase.CLAIMING
+            return
+        text = str(error).strip().partition("\n")[0] or "the server ended the stream"
+        self._lost(text)
+
+    def _lost(self, reason: str, *, pause_s: float | None = None, announce: bool = False) -> None:
+        """Back to polling, from the stored cursor; what is in flight goes on."""
+        reading = self.streaming
+        self._close()
+        self.phase, self._seam = Phase.POLLING, None
+        self._failures += 1
+        wait_s = again_s(self._failures) if pause_s is None else pause_s
+        self._again_at = time.monotonic() + wait_s
+        self.reason = reason[:REASON_MAX]
+        if reading:
+            LOG.warning("the log cannot be read, the relay polls and tries again in %.1f s: %s", wait_s, self.reason)
+            self._pipeline.back_to_polling()
+        if announce or not self._keeps or self._failures > 2:
+            self._announce(False)
+        self._say()
+
+    def _close(self) -> None:
+        connection, self._connection, self._decoder = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _announce(self, ready: bool) -> None:
+        if ready != self._ready and not self._run(self._steps.announce(self._me, ready, self._slot if self._keeps else "")):
+            raise FencedOff
+        self._ready = ready
+
+    # From polling to reading
+
+    def _plan(self, now: float) -> None:
+        slots = self._steps.slots
+        if not self._kept_slot:
+            self._kept_slot = self._run(slots.name())
+        self._slot = self._kept_slot if self._keeps else f"{self._kept_slot}_{self._me}"
+        facts = self._run(slots.facts(self._slot, self._family))
+        todo = plan(facts, keeps=self._keeps)
+        self._claimed_at = now
+        if todo.act == "poll":
+            self._lost(todo.reason)
+            return
+        if todo.act == "resume":
+            self._position, self._seam = facts.position, None
+            self.phase, self.reason = Phase.CLAIMING, "takes over the slot"
+            self._announce(True)
+            return
+        if todo.act == "recreate":
+            LOG.warning("the slot %s is made anew, and the table is read for what lies between: %s", self._slot, todo.reason)
+            self._run(slots.free(self._slot))
+            self._run(slots.drop(self._slot))
+        self._run(slots.publish())
+        self._connection = self._replicate()
+        self._connection.create(self._slot, keeps=self._keeps)
+        self.phase, self.reason = Phase.CREATING, "the slot waits for open transactions"
+
+    def _created(self, now: float) -> None:
+        assert self._connection is not None
+        self._watch_budget(now, self._slot)
+        if self.phase is not Phase.CREATING:
+            return
+        made = self._connection.answer()
+        if made is None:
+            return
+        place, (snapshot,) = str(made[-2][1]), made[-1]
+        high, low = place.split("/")
+        self._position = (int(high, 16) << 32) + int(low, 16)
+        self._seam = None if self._messages else Snapshot.parse(str(snapshot))
+        self.phase, self._claimed_at, self.reason = Phase.CLAIMING, now, "the table is read up to the slot's beginning"
+        self._announce(True)
+
+    def _covered(self) -> bool:
+        """Whether polling has done all that a new slot's stream will not show."""
+        if self._seam is None:
+            return True
+        return self._pipeline.pages.caught_up and all(
+            stream.target is None and Snapshot.parse(stream.snapshot).includes(self._seam)
+            for stream in self._pipeline.pages.streams
+        )
+
+    def _claim(self, now: float) -> None:
+        if not self.holding:
+            if self._pipeline.pages.lanes != EVERY_LANE and now > self._claimed_at + CLAIM_S:
+                self._lost("other relays keep lanes", announce=True)
+            return
+        if self._pipeline.window:
+            return
+        if self._seam is not None:
+            # From here on the position is the promise: before it everything is done.
+            if self._run(self._steps.store(self._me, self._position, None, 0, None)) is None:
+                raise FencedOff
+            self._seam = None
+        if self._connection is None:
+            self._connection = self._replicate()
+        self._pipeline.again.clear()
+        done = None if self._messages else covers(self._pipeline.pages.streams)
+        self._decoder = PgOutput(self._steps.prefix, messages=self._messages, covers=done)
+        self._connection.start(self._slot, self._position, self._steps.slots.publication, self._decoder)
+        self.phase = Phase.STARTING
+
+    def _started(self, now: float) -> None:
+        assert self._connection is not None
+        if self._connection.answer() is None:
+            return
+        self.phase, self.reason = Phase.STREAMING, ""
+        self._pipeline.log_position, self._pipeline.log_cursor = self._position, None
+        self._store_at = 0.0
+        self._say()
+        self._store(now)
+
+    # Reading
+
+    def fetch(self) -> bool:
+        """Takes one page and hands it over. Whether there was anything."""
+        pipeline = self._pipeline
+        page = pipeline.again[0] if pipeline.again else self._page()
+        if page is None:
+            return False
+        rows = self._marked(page.rows) if pipeline.blocked_lanes else list(page.rows)
+        if not pipeline.take(page, rows):
+            if not pipeline.again:
+                pipeline.again.append(page)
+            return False
+        if pipeline.again:
+            pipeline.again.popleft()
+        return True
+
+    def _page(self) -> LogPage | None:
+        assert self._connection is not None
+        assert self._decoder is not None
+        try:
+            page = self._connection.page(self._settings.batch_max)
+            if self._decoder.reply:
+                self._tell()
+        except (ReplicationFailed, LogEnded, LogUnreadable) as error:
+            self._failed(time.monotonic(), error)
+            return None
+        if page.rows or page.cursor is not None or (page.position and not self._pipeline.window):
+            if page.rows:
+                self._failures = 0
+                self._store_at = min(self._store_at, time.monotonic() + STORE_BUSY_S)
+            return page
+        return None
+
+    def _marked(self, rows: list[Row]) -> list[Row]:
+        """The rows, with those flagged whose key has rows in ``held``."""
+        lanes = self._pipeline.blocked_lanes
+        keys = {(row[TOPIC], row[KEY]) for row in rows if row[KEY] is not None and lanes >> lane(row[KEY]) & 1}
+        if not keys:
+            return rows
+        asked = sorted(keys)
+        blocked = self._run(self._steps.blocked([topic for topic, _ in asked], [key for _, key in asked]))
+        return [
+            (row[0], row[1], BLOCKED, *row[3:]) if (row[TOPIC], row[KEY]) in blocked else row for row in rows
+        ]
+
+    def _store(self, now: float) -> None:
+        """Stores how far everything is done, tells the server, and sends the next marker."""
+        pipeline = self._pipeline
+        assert self._decoder is not None
+        position = max(pipeline.log_position, self._position)
+        marker = None
+        if not self._decoder.markers:
+            self._markers += 1
+            marker = f"{self._me}.{self._markers}"
+        cursor, published = pipeline.log_cursor, pipeline.log_published
+        found: Cursor | None = self._run(self._steps.store(
+            self._me, position, cursor, published, marker))
+        if found is None:
+            raise FencedOff
+        if marker is not None:
+            self._decoder.markers[marker.encode()] = found
+        pipeline.log_published, pipeline.log_cursor = 0, None
+        busy = bool(pipeline.window or published)
+        self._store_at = now + (STORE_BUSY_S if busy else STORE_IDLE_S)
+        self._position = position
+        self._tell()
+
+    def _tell(self) -> None:
+        assert self._connection is not None
+        assert self._decoder is not None
+        self._connection.feed(self._position)
+        self._decoder.reply = False
+
+    def _watch_budget(self, now: float, slot: str) -> None:
+        """Drops a slot that keeps more of the log than it may; a message slot is nobody's to drop."""
+        if not slot or self._messages or now < self._budget_at:
+            return
+        self._budget_at = now + BUDGET_S
+        retained = self._run(self._steps.slots.retained(slot))
+        if retained is None or not over_budget(retained, self._settings.wal_budget_mb):
+            return
+        LOG.error("the slot %s kept %.0f MB of the log, more than wal_budget_mb allows: it is dropped, and the table is read",
+                  slot, retained / 1e6)
+        if self.leads:
+            reason = f"the WAL budget of {self._settings.wal_budget_mb} MB was reached"
+            self._lost(reason, pause_s=BUDGET_PAUSE_S, announce=True)
+        self._run(self._steps.slots.free(slot))
+        self._run(self._steps.slots.drop(slot))
+
+    # Ending
+
+    def end(self) -> None:
+        """The relay has drained: stores what is done, and leaves the log to others."""
+        if self.streaming:
+            self._guard(time.monotonic(), lambda: self._store(time.monotonic()))
+        self._close()
+        self.phase = Phase.POLLING
+        if self.leads:
+            self._run(self._steps.leave(self._me))
+
+    def abandon(self) -> None:
+        self._close()

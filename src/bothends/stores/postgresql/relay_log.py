@@ -1,0 +1,164 @@
+"""The log's side of a relay: who reads, how far it is done, and rows that go beside the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from bothends.core.relaying import EVERY_LANE, Cursor, Hold, signed
+from bothends.stores.postgresql.relay_rows import FIELDS
+from bothends.stores.postgresql.slots import SlotSteps, lsn_text
+from bothends.stores.schema import quoted_schema
+from bothends.stores.steps import Sql, Steps
+
+__all__ = ["LogSteps", "Reader"]
+
+Row = tuple[Any, ...]
+
+_FIELDS = tuple(FIELDS.split(", "))
+_FIRST = 3
+"""Where the fields begin in a row."""
+_DELIVER_AT = 14
+_TYPES = {"key": "bytea", "body": "bytea", "headers": "bytea", "version": "int"}
+
+
+class Reader(NamedTuple):
+    """Who reads the log."""
+
+    relay: int | None
+    ready: bool
+    """It has a slot: those who would read too stand by."""
+    slot: str
+
+
+class LogSteps:
+    def __init__(self, schema: str, *, messages: bool = False) -> None:
+        self._s = quoted_schema(schema)
+        self._schema = schema
+        self.messages = messages
+        self.slots = SlotSteps(schema, messages=messages)
+        self._log = f"{self._s}.relay_log where messages = {str(messages).lower()}"
+        self._me = f"me as materialized (select id from {self._s}.relays where id = :me for key share)"
+
+    @property
+    def prefix(self) -> str:
+        """What our messages in the log begin with."""
+        return f"bothends.{self._schema}"
+
+    def reader(self) -> Steps[Reader]:
+        found = yield Sql(f"select relay, ready, slot from {self._log}")
+        return Reader(*found.rows[0])
+
+    def take(self, me: int) -> Steps[bool]:
+        """Makes this relay the reader, if nobody is."""
+        done = yield Sql(
+            f"with {self._me} update {self._s}.relay_log l set relay = me.id from me where l.relay is null and "
+            "l.messages = :messages", {"me": me, "messages": self.messages})
+        return done.count == 1
+
+    def announce(self, me: int, ready: bool, slot: str) -> Steps[bool]:
+        """What others see of the reader. False: it is not us."""
+        done = yield Sql(
+            f"update {self._s}.relay_log set ready = :ready, slot = :slot where relay = :me and messages = :messages",
+            {"me": me, "ready": ready, "slot": slot, "messages": self.messages})
+        return done.count == 1
+
+    def leave(self, me: int) -> Steps[None]:
+        yield Sql(f"update {self._s}.relay_log set relay = null where relay = :me", {"me": me}, rows=False)
+
+    def store(
+        self, me: int, position: int, cursor: Cursor | None, published: int, marker: str | None
+    ) -> Steps[Cursor | None]:
+        """Stores how far the log is done (0: as it was), and emits a marker if one is given; the cursor that goes with the
+        marker. Waited for on disk: afterwards the server may be told. Raises nothing of its own: None is fenced off."""
+        text = (
+            f"with {self._me}, log as (update {self._s}.relay_log l set position = greatest(l.position, :position::pg_lsn) "
+            "from me where l.relay = me.id and l.messages = :messages returning l.relay)"
+        )
+        params: dict[str, Any] = {"me": me, "position": lsn_text(position), "messages": self.messages}
+        if cursor is not None or published:
+            # Without a cursor the row only counts: it is no lane's.
+            text += (
+                f", stored as (insert into {self._s}.relay_progress (relay, lanes, hwm, snapshot, published) "
+                "select relay, :lanes::bigint, :hwm::bigint, coalesce(:snapshot::text::pg_snapshot, pg_current_snapshot()), "
+                ":published::bigint from log)"
+            )
+            params |= {
+                "lanes": signed(EVERY_LANE) if cursor else 0, "hwm": cursor.hwm if cursor else 0,
+                "snapshot": cursor.snapshot if cursor else None, "published": published,
+            }
+        mark = "null" if marker is None else "pg_logical_emit_message(false, :prefix::text, :marker::text)::text"
+        if marker is not None:
+            params |= {"prefix": f"{self.prefix}.marker", "marker": marker}
+        text += f" select s.last_value, pg_current_snapshot()::text, {mark} from log, {self._s}.outbox_seq s"
+        found = yield Sql(text, params)
+        if not found.rows:
+            return None
+        return Cursor(found.rows[0][0], found.rows[0][1])
+
+    def blocked(self, topics: Sequence[str], keys: Sequence[bytes]) -> Steps[set[tuple[str, bytes]]]:
+        """Which of these keys have rows in ``held``."""
+        found = yield Sql(
+            "select k.topic, k.key from unnest(:topics::text[], :keys::bytea[]) k (topic, key) where exists (select from "
+            f"{self._s}.held h where h.lane = {self._s}.lane(k.key, 0) and h.topic = k.topic and h.key = k.key and "
+            "not h.passed)", {"topics": list(topics), "keys": list(keys)},
+        )
+        return {(row[0], row[1]) for row in found.rows}
+
+    def keep(self, me: int, holds: Sequence[tuple[Hold, Row]], delays: Sequence[Row]) -> Steps[bool]:
+        """Copies rows that the stream passes without publishing them, from memory. False: fenced off."""
+        ctes = [self._me]
+        params: dict[str, Any] = {"me": me}
+        if holds:
+            params |= _columns("h", [row for _, row in holds]) | {
+                "states": [h.state for h, _ in holds], "firsts": [h.first for h, _ in holds],
+                "reasons": [h.reason for h, _ in holds], "errors": [h.error for h, _ in holds],
+            }
+            ctes.append(
+                f"held as (insert into {self._s}.held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) "
+                f"select r.seq, {self._s}.lane(r.key, r.seq), {_listed('r')}, case r.state when 'passed' then 'dead' else "
+                "r.state end, r.state = 'passed', case when r.state in ('retrying', 'behind') and r.first and not exists "
+                f"(select from {self._s}.held h where h.lane = {self._s}.lane(r.key, r.seq) and h.topic = r.topic and "
+                "h.key = r.key and not h.passed) then clock_timestamp() end, r.reason, r.error from me, unnest("
+                f"{_arrays('h')}, :states::text[], :firsts::boolean[], :reasons::text[], :errors::text[]) "
+                f"r (seq, {FIELDS}, state, first, reason, error) on conflict (seq) do nothing)"
+            )
+        if delays:
+            params |= _columns("d", delays) | {"dues": [row[_DELIVER_AT] for row in delays]}
+            ctes.append(
+                f"delayed as (insert into {self._s}.delayed (seq, lane, {FIELDS}, deliver_at) select r.seq, "
+                f"{self._s}.lane(r.key, r.seq), {_listed('r')}, timestamptz '2000-01-01 00:00:00+00' + "
+                f"r.due * interval '1 microsecond' from me, unnest({_arrays('d')}, :dues::bigint[]) r (seq, {FIELDS}, due) "
+                "on conflict (seq) do nothing)"
+            )
+        found = yield Sql(f"with {', '.join(ctes)} select exists (select from me)", params)
+        return bool(found.rows[0][0])
+
+    def stow(self, me: int, rows: Sequence[Row]) -> Steps[bool]:
+        """Puts messages into the table, where polling finds them. What is there already stays. False: fenced off."""
+        found = yield Sql(
+            f"with {self._me}, stowed as (insert into {self._s}.outbox ({FIELDS}) select {_listed('r')} from me, "
+            f"unnest({_arrays('h')}) with ordinality r (seq, {FIELDS}, place) order by r.place on conflict do nothing) "
+            "select exists (select from me)", {"me": me} | _columns("h", rows),
+        )
+        return bool(found.rows[0][0])
+
+
+def _listed(table: str) -> str:
+    return ", ".join(f"{table}.{name}" for name in _FIELDS)
+
+
+def _arrays(sign: str) -> str:
+    named = ", ".join(f":{sign}_{name}::{_TYPES.get(name, 'text')}[]" for name in _FIELDS)
+    return f":{sign}_seqs::bigint[], {named}"
+
+
+def _columns(sign: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """The parameters of ``_arrays``: one list per column."""
+    columns: dict[str, Any] = {f"{sign}_seqs": [row[1] for row in rows]}
+    for place, name in enumerate(_FIELDS, _FIRST):
+        values = [row[place] for row in rows]
+        if name in ("id", "time"):
+            values = [value.decode() for value in values]
+        columns[f"{sign}_{name}"] = values
+    return columns

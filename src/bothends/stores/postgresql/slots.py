@@ -1,0 +1,107 @@
+"""Slots and publications of an outbox: their names, what the server says of them, and how they go."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from bothends.core.sources import Facts, Slot
+from bothends.stores.schema import quoted_schema
+from bothends.stores.steps import Sql, Steps
+
+__all__ = ["SlotSteps", "lsn_text", "publication_of"]
+
+FREE_MS = 1000
+_NAME_MAX = 40
+_SLOTS_MAX = 64
+
+
+def lsn_text(position: int) -> str:
+    """A place in the log as PostgreSQL writes it."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+def publication_of(schema: str, *, messages: bool) -> str:
+    """The publication of an outbox; that of messages has no tables."""
+    return f"{schema[:48]}_messages" if messages else f"{schema[:48]}_outbox"
+
+
+class SlotSteps:
+    """``messages``: of the slot that carries messages; else of the one that carries rows."""
+
+    def __init__(self, schema: str, *, messages: bool = False) -> None:
+        self._schema, self._s, self._messages = schema, quoted_schema(schema), messages
+        self.publication = publication_of(schema, messages=messages)
+
+    def name(self) -> Steps[str]:
+        """The slot's name: of this database and schema, the same on a stand-by. Slots belong to the whole server."""
+        found = yield Sql("select current_database()::text")
+        database = str(found.rows[0][0])
+        plain = re.sub(r"[^a-z0-9_]", "_", f"{database}_{self._schema}".lower())[:_NAME_MAX]
+        sign = hashlib.sha256(f"{database}/{self._schema}".encode()).hexdigest()[:8]
+        return f"be_{plain}_{sign}{'_m' if self._messages else ''}"
+
+    def facts(self, slot: str, family: Sequence[str]) -> Steps[Facts]:
+        """What ``core.sources.plan`` needs to know. ``family``: the wants of relays that read the same log."""
+        found = yield Sql(
+            "select current_setting('server_version_num')::int, current_setting('wal_level') = 'logical', "
+            "pg_is_in_recovery(), (select rolreplication or rolsuper from pg_roles where rolname = session_user), "
+            "current_setting('max_replication_slots')::int - (select count(*) from pg_replication_slots)::int, "
+            "current_setting('max_wal_senders')::int - (select count(*) from pg_stat_replication)::int, "
+            f"(select count(*) from {self._s}.relays where wants <> all(:family))::int, "
+            f"(select (position - '0/0')::bigint from {self._s}.relay_log where messages = :messages)",
+            {"family": list(family), "messages": self._messages},
+        )
+        version, logical, recovering, may, slots, senders, pollers, position = found.rows[0]
+        if recovering:
+            return Facts(version, logical, True, may, slots, senders, pollers, None, position)
+        slots_of = yield Sql(
+            "select slot_type = 'logical' and plugin = 'pgoutput' and database = current_database(), active_pid, "
+            "(confirmed_flush_lsn - '0/0')::bigint, "
+            "pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)::bigint, "
+            "coalesce(wal_status in ('lost', 'unreserved'), false) from pg_replication_slots where slot_name = :slot",
+            {"slot": slot},
+        )
+        found_slot = None
+        for here, pid, confirmed, retained, lost in slots_of.rows:
+            # A slot without restart_lsn was invalidated.
+            found_slot = Slot(bool(here), pid, confirmed or 0, retained or 0, bool(lost) or retained is None)
+        return Facts(version, logical, recovering, may, slots, senders, pollers, found_slot, position)
+
+    def retained(self, slot: str) -> Steps[int | None]:
+        """Bytes of log that the slot keeps; None: there is no such slot."""
+        found = yield Sql(
+            "select coalesce(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn), 0)::bigint from pg_replication_slots "
+            "where slot_name = :slot and not pg_is_in_recovery()", {"slot": slot},
+        )
+        return int(found.rows[0][0]) if found.rows else None
+
+    def publish(self) -> Steps[None]:
+        """Makes the publication, unless it is there. It must be there before the slot is made."""
+        found = yield Sql("select count(*) from pg_publication where pubname = :name", {"name": self.publication})
+        if found.rows[0][0]:
+            return
+        tables = "" if self._messages else f" for table {self._s}.outbox"
+        yield Sql(
+            f"do $$ begin create publication \"{self.publication}\"{tables} with (publish = 'insert', "
+            "publish_via_partition_root = true); exception when duplicate_object or unique_violation then null; end $$",
+            rows=False,
+        )
+
+    def free(self, slot: str) -> Steps[bool]:
+        """Ends the sender that has the slot in use, and waits for that, FREE_MS at most; whether there was one."""
+        ended = yield Sql(
+            f"select pg_terminate_backend(active_pid, {FREE_MS}) from pg_replication_slots where slot_name = :slot and "
+            "active_pid is not null", {"slot": slot},
+        )
+        return bool(ended.rows)
+
+    def drop(self, slot: str) -> Steps[bool]:
+        """Drops a slot that is not in use; whether it did. The database's error where it is in use."""
+        dropped = yield Sql(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = :slot", {"slot": slot})
+        return bool(dropped.rows)
+
+    def drop_publication(self) -> Steps[None]:
+        yield Sql(f"drop publication if exists \"{self.publication}\"", rows=False)
