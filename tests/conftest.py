@@ -133,6 +133,10 @@ def fresh_database(server_url: str) -> Iterator[str]:
                 with psycopg.connect(url, autocommit=True) as own:
                     for (gid,) in prepared:
                         own.execute(SQL("rollback prepared {}").format(gid))
+            # A logical slot keeps its database too.
+            server.execute("select pg_terminate_backend(active_pid, 5000) from pg_replication_slots "
+                           "where database = %s and active_pid is not null", [name])
+            server.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", [name])
             server.execute(f'drop database if exists "{name}" with (force)')
 
 

@@ -18,7 +18,7 @@ from bothends.core.lanes import lane
 from bothends.core.retry import Retry
 from bothends.message import Record
 from bothends.relay import Relay, RelaySettings
-from bothends.relay.settings import Source
+from bothends.settings import Source
 from bothends.stores import Store, open_store
 from bothends.stores.postgresql.slots import SlotSteps
 from bothends.stores.schema import apply

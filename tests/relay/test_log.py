@@ -1,21 +1,386 @@
-"""The relay that reads the log, on a real server."""
+"""The relay that reads the log, on a real server: whatever happens to its slot, nothing is lost and order is kept [R8]."""
 
 from __future__ import annotations
 
-from bothends.relay.events import SourceChanged
+import contextlib
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from bothends.core.relaying import EVERY_LANE, Stream
+from bothends.core.snapshots import Snapshot
+from bothends.relay.events import Published, SourceChanged
+from bothends.relay.log import Log, Phase
+from bothends.stores.connection import Connection
+from bothends.stores.postgresql.relay_connection import RelayExecutor
+from bothends.stores.steps import Sql
+from tests.relay.conftest import Rig, Running
+
+pytestmark = pytest.mark.needs("postgresql")
+SOON = {"lease_s": 1.0, "renew_s": 0.1}
 
 
-def reads(running, source="wal"):
-    return any(e.source == source for e in running.saw(SourceChanged)[-1:])
+def source(running: Running) -> str:
+    return running.saw(SourceChanged)[-1].source if running.saw(SourceChanged) else ""
 
 
-def test_the_log_is_read(pg_log):
-    rig = pg_log
-    rig.broker.create_topic("t", 4)
-    rig.add("t", b"k", b"1", b"2")
-    a = rig.start(source="wal")
-    rig.until(lambda: reads(a))
-    rig.add("t", b"k", b"3", b"4")
-    rig.until(lambda: len(rig.bodies("t")) == 4)
-    assert rig.bodies("t") == [b"1", b"2", b"3", b"4"]
-    rig.until(rig.drained)
+def reason(running: Running) -> str:
+    return running.saw(SourceChanged)[-1].reason
+
+
+def slots(rig: Rig) -> list[tuple[str, int | None]]:
+    return [(name, pid) for name, pid in rig.sql(
+        "select slot_name::text, active_pid from pg_replication_slots where database = current_database()")]
+
+
+def reading(rig: Rig, **settings: Any) -> Running:
+    running = rig.start(**SOON | settings)
+    rig.until(lambda: source(running) == "wal")
+    return running
+
+
+@pytest.fixture
+def other(pg_log: Rig) -> Iterator[Connection]:
+    connection = pg_log.store.connect(name="another session")
+    yield connection
+    connection.close()
+
+
+class Writer:
+    """Commits events of five keys without pause, in known order, until it is stopped."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig, self.count = rig, dict.fromkeys([b"a", b"b", b"c", b"d", b"e"], 0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        connection = self.rig.store.connect(name="writer")
+        while not self._stop.is_set():
+            for key, count in self.count.items():
+                connection.begin()
+                connection.execute(self.rig.insert("t", key, b"%d" % count))
+                connection.execute(self.rig.insert("t", key, b"%d" % (count + 1)))
+                connection.commit()
+                self.count[key] += 2
+        connection.close()
+
+    def written(self) -> int:
+        return sum(self.count.values())
+
+    def await_more(self) -> None:
+        before = self.written()
+        self.rig.until(lambda: self.written() > before + 100)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Nothing is lost, and the first copies of each key are in order."""
+        self.rig.until(self.rig.drained)
+        for key, count in self.count.items():
+            assert list(dict.fromkeys(self.rig.bodies("t", key))) == [b"%d" % n for n in range(count)]
+
+
+@contextlib.contextmanager
+def writing(rig: Rig) -> Iterator[Writer]:
+    rig.broker.create_topic("t", 3)
+    writer = Writer(rig)
+    try:
+        yield writer
+    finally:
+        writer.stop()
+    writer.check()
+
+
+def end_sender(rig: Rig) -> None:
+    rig.sql("select pg_terminate_backend(active_pid, 5000) from pg_replication_slots where database = current_database() "
+            "and active_pid is not null")
+
+
+def drop_slot(rig: Rig) -> None:
+    """As an operator would: the relay comes back at once, so it may take a few tries."""
+    for _ in range(100):
+        end_sender(rig)
+        with contextlib.suppress(psycopg.errors.ObjectInUse):
+            rig.sql("select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()")
+            return
+    raise AssertionError("the slot cannot be dropped")
+
+
+def test_what_was_there_before_the_slot_comes_first_and_everything_once(pg_log: Rig) -> None:
+    pg_log.broker.create_topic("t", 4)
+    pg_log.add("t", b"k", b"1", b"2")
+    running = reading(pg_log)
+    pg_log.add("t", b"k", b"3", b"4")
+    pg_log.until(pg_log.drained)
+    assert pg_log.bodies("t") == [b"1", b"2", b"3", b"4"]
+    assert sum(event.records for event in running.saw(Published)) == 4
+
+
+def test_rolled_back_and_savepoints_and_empty_and_null_bodies(pg_log: Rig, other: Connection) -> None:
+    pg_log.broker.create_topic("t", 1)
+    reading(pg_log)
+    other.begin()
+    other.execute(pg_log.insert("t", b"k", b"never"))
+    other.rollback()
+    other.begin()
+    other.execute(pg_log.insert("t", b"k", b"1"))
+    other.execute(Sql("savepoint s", rows=False))
+    other.execute(pg_log.insert("t", b"k", b"never"))
+    other.execute(Sql("rollback to savepoint s", rows=False))
+    other.execute(Sql("savepoint s", rows=False))
+    other.execute(pg_log.insert("t", b"k", b""))
+    other.execute(Sql("release savepoint s", rows=False))
+    other.execute(pg_log.insert("t", None, None, version=7, content_type=None, attributes='{"subject": "s"}'))
+    other.commit()
+    pg_log.until(pg_log.drained)
+    assert [record.value for record in pg_log.records("t")] == [b"1", b"", None]
+    last = dict(pg_log.records("t")[-1].headers)
+    assert (last["ce_subject"], last["ce_dataversion"], last.get("content-type")) == (b"s", b"7", None)
+
+
+def test_overlapping_transactions_of_one_key_come_in_commit_order(pg_log: Rig, other: Connection) -> None:
+    """Polling cannot: the sequence says which was added first, not which committed first."""
+    pg_log.broker.create_topic("t", 1)
+    reading(pg_log)
+    expected = []
+    for n in range(20):
+        other.begin()
+        other.execute(pg_log.insert("t", b"k", b"late %d" % n))
+        pg_log.add("t", b"k", b"early %d" % n)
+        other.commit()
+        expected += [b"early %d" % n, b"late %d" % n]
+    pg_log.until(pg_log.drained)
+    assert pg_log.bodies("t", b"k") == expected
+
+
+def test_a_slot_waits_for_open_transactions_and_polling_goes_on(pg_log: Rig, other: Connection) -> None:
+    pg_log.broker.create_topic("t", 1)
+    other.begin()
+    other.execute(pg_log.insert("t", b"old", b"0"))
+    running = pg_log.start(**SOON)
+    pg_log.until(lambda: slots(pg_log))
+    pg_log.add("t", b"k", b"1")
+    pg_log.until(lambda: pg_log.bodies("t") == [b"1"])
+    assert source(running) == "poll"
+    other.commit()
+    pg_log.until(lambda: source(running) == "wal")
+    pg_log.until(pg_log.drained)
+    assert pg_log.bodies("t") == [b"1", b"0"]
+
+
+def test_the_slot_is_dropped_while_events_commit(pg_log: Rig) -> None:
+    with writing(pg_log) as writer:
+        running = reading(pg_log)
+        for _ in range(3):
+            writer.await_more()
+            drop_slot(pg_log)
+            pg_log.until(lambda: source(running) == "poll")
+            pg_log.until(lambda: source(running) == "wal")
+        assert [name for name, pid in slots(pg_log) if pid] != []
+
+
+def test_its_connection_is_ended_again_and_again(pg_log: Rig) -> None:
+    with writing(pg_log) as writer:
+        running = reading(pg_log)
+        for _ in range(5):
+            writer.await_more()
+            end_sender(pg_log)
+            pg_log.until(lambda: source(running) == "wal" and [pid for _, pid in slots(pg_log) if pid])
+
+
+def test_a_slot_that_was_dropped_and_made_again_while_no_relay_ran_skips_nothing(pg_log: Rig) -> None:
+    pg_log.broker.create_topic("t", 1)
+    running = reading(pg_log)
+    pg_log.add("t", b"k", b"0")
+    pg_log.until(pg_log.drained)
+    running.stop()
+    ((name, _),) = slots(pg_log)
+    pg_log.sql("select pg_drop_replication_slot(:name)", name=name)
+    pg_log.add("t", b"k", b"1", b"2", b"3")
+    pg_log.sql("select pg_create_logical_replication_slot(:name, 'pgoutput')::text", name=name)
+    pg_log.add("t", b"k", b"4")
+    reading(pg_log)
+    pg_log.until(pg_log.drained)
+    assert list(dict.fromkeys(pg_log.bodies("t"))) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_relay_that_comes_back_goes_on_where_it_was(pg_log: Rig) -> None:
+    """Nothing is published again: where it was is stored at its end."""
+    pg_log.broker.create_topic("t", 1)
+    running = reading(pg_log)
+    pg_log.add("t", b"k", b"0")
+    pg_log.until(pg_log.drained)
+    running.stop()
+    pg_log.add("t", b"k", b"1")
+    reading(pg_log)
+    pg_log.until(pg_log.drained)
+    assert pg_log.bodies("t") == [b"0", b"1"]
+
+
+def test_one_reads_the_others_stand_by_and_take_over(pg_log: Rig) -> None:
+    with writing(pg_log) as writer:
+        first = reading(pg_log)
+        second, third = pg_log.start(**SOON), pg_log.start(**SOON)
+        pg_log.until(lambda: (source(second), source(third)) == ("standby", "standby"))
+        writer.await_more()
+        first.stop()
+        pg_log.until(lambda: sorted((source(second), source(third))) == ["standby", "wal"])
+        # And one that is taken for dead, while it lives: it begins anew, as a stand-by.
+        reader = second if source(second) == "wal" else third
+        writer.await_more()
+        pg_log.sql("delete from bothends.relays where source = 'wal' returning id")
+        pg_log.until(lambda: sorted((source(second), source(third))) == ["standby", "wal"] and source(reader) == "standby")
+        writer.await_more()
+
+
+def test_beside_a_relay_that_was_told_to_poll_all_poll(pg_log: Rig) -> None:
+    with writing(pg_log) as writer:
+        running = reading(pg_log)
+        poller = pg_log.start(source="poll", **SOON)
+        pg_log.until(lambda: source(running) == "poll" and "told to poll" in reason(running))
+        writer.await_more()
+        poller.stop()
+        pg_log.until(lambda: source(running) == "wal")
+
+
+def test_a_slot_that_keeps_too_much_is_dropped_and_polling_takes_over(pg_log: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bothends.relay.log.BUDGET_S", 0.05)
+    monkeypatch.setattr("bothends.relay.log.BUDGET_PAUSE_S", 0.5)
+    with writing(pg_log) as writer:
+        running = reading(pg_log, wal_budget_mb=16)
+        other = pg_log.store.connect(name="long")
+        other.begin()  # an old transaction: the log is kept from its beginning
+        other.execute(Sql("create temporary table big (x text)", rows=False))
+        bulk = pg_log.store.connect(name="bulk")
+        bulk.execute(Sql("create table bulk (x text)", rows=False))
+        bulk.execute(Sql("insert into bulk select repeat('x', 1000) from generate_series(1, 25000)", rows=False))
+        pg_log.until(lambda: any("budget" in event.reason for event in running.saw(SourceChanged)))
+        pg_log.until(lambda: slots(pg_log) == [] or source(running) == "poll")
+        writer.await_more()
+        other.rollback()
+        pg_log.until(lambda: source(running) == "wal")
+        bulk.execute(Sql("drop table bulk", rows=False))
+        other.close()
+        bulk.close()
+
+
+def test_an_idle_outbox_keeps_no_log_of_a_busy_database(
+    pg_log: Rig, other: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bothends.relay.log.STORE_IDLE_S", 0.1)
+    reading(pg_log)
+    other.execute(Sql("create table bulk (x text)", rows=False))
+    other.execute(Sql("insert into bulk select repeat('x', 1000) from generate_series(1, 5000)", rows=False))
+    before = other.execute(Sql("select (pg_current_wal_insert_lsn() - '0/0')::bigint")).rows[0][0]
+    confirmed = "select (confirmed_flush_lsn - '0/0')::bigint from pg_replication_slots where database = current_database()"
+    pg_log.until(lambda: pg_log.sql(confirmed)[0][0] >= before)
+    other.execute(Sql("drop table bulk", rows=False))
+
+
+def test_auto_reads_the_log_and_leaves_no_slot_behind(pg_log: Rig) -> None:
+    with writing(pg_log) as writer:
+        running = reading(pg_log, source="auto")
+        writer.await_more()
+        running.stop()
+        pg_log.until(lambda: slots(pg_log) == [])
+        reading(pg_log, source="auto")
+
+
+def test_with_the_broker_away_auto_gives_its_slot_up(pg_log: Rig) -> None:
+    with writing(pg_log) as writer:
+        running = reading(pg_log, source="auto")
+        pg_log.broker.down.set()
+        pg_log.until(lambda: source(running) == "poll" and "broker" in reason(running))
+        pg_log.until(lambda: slots(pg_log) == [])
+        writer.await_more()
+        pg_log.broker.down.clear()
+        pg_log.until(lambda: source(running) == "wal")
+
+
+def test_with_the_broker_away_a_slot_that_is_kept_is_kept(pg_log: Rig) -> None:
+    with writing(pg_log) as writer:
+        running = reading(pg_log)
+        pg_log.broker.down.set()
+        writer.await_more()
+        assert source(running) == "wal"
+        pg_log.broker.down.clear()
+
+
+def test_a_role_that_may_not_replicate_polls_and_says_why(pg_log: Rig, other: Connection) -> None:
+    role = f"r{id(pg_log)}"
+    other.execute(Sql(f"create role {role} login password 'x'", rows=False))
+    try:
+        other.execute(Sql(f"grant all on schema bothends to {role}", rows=False))
+        other.execute(Sql(f"grant all on all tables in schema bothends to {role}", rows=False))
+        other.execute(Sql(f"grant all on all sequences in schema bothends to {role}", rows=False))
+        other.execute(Sql(f"grant execute on function pg_control_system() to {role}", rows=False))
+        store = type(pg_log.store)(pg_log.store.url.replace("//postgres@", f"//{role}:x@"), pg_log.store.schema)
+        pg_log.broker.create_topic("t", 1)
+        pg_log.add("t", b"k", b"1")
+        plain, pg_log.store = pg_log.store, store
+        running = pg_log.start(**SOON)
+        pg_log.store = plain
+        pg_log.until(lambda: "REPLICATION" in (reason(running) if running.saw(SourceChanged) else ""))
+        pg_log.until(pg_log.drained)
+        assert pg_log.bodies("t") == [b"1"]
+        running.stop()
+    finally:
+        other.execute(Sql(f"drop owned by {role}", rows=False))
+        other.execute(Sql(f"drop role {role}", rows=False))
+
+
+def test_a_large_transaction_is_read_in_pages(pg_log: Rig, other: Connection) -> None:
+    pg_log.broker.create_topic("t", 1)
+    reading(pg_log, batch_max=100)
+    other.execute(Sql(
+        "insert into bothends.outbox (id, source, type, topic, key, body, time) select 'big' || n, 's', 't', 't', 'k', "
+        "convert_to(n::text, 'UTF8'), '2026-01-01T00:00:00Z' from generate_series(1, 5000) n", rows=False))
+    pg_log.until(pg_log.drained)
+    assert pg_log.bodies("t") == [b"%d" % n for n in range(1, 5001)]
+    assert max(len(batch) for batch in pg_log.broker.sent) <= 100
+
+
+def test_reading_asks_the_database_for_nothing_per_page(
+    pg_log: Rig, monkeypatch: pytest.MonkeyPatch, other: Connection
+) -> None:
+    """Counted: while 200 transactions come through, only what goes by the clock is asked."""
+    asked: list[str] = []
+    running = reading(pg_log)
+    pg_log.broker.create_topic("t", 1)
+    pg_log.add("t", b"k", b"warm")
+    pg_log.until(pg_log.drained)
+    execute = RelayExecutor.execute
+
+    def counting(self: RelayExecutor, statement: Sql, /) -> Any:
+        asked.append(statement.text)
+        return execute(self, statement)
+
+    monkeypatch.setattr(RelayExecutor, "execute", counting)
+    for n in range(200):
+        pg_log.add("t", b"k", b"%d" % n)
+    pg_log.until(lambda: sum(event.records for event in running.saw(Published)) >= 201)
+    assert not [text for text in asked if "outbox o" in text or "unnest(:hwms" in text]
+    assert len([text for text in asked if "pg_logical_emit_message" in text]) < 50
+
+
+def test_what_a_slot_does_not_show_is_polled_before_it_is_read() -> None:
+    """A commit may be in the log before it is visible: then neither a later snapshot nor a position tells. The seam does."""
+    pages = SimpleNamespace(lanes=EVERY_LANE, caught_up=True, streams=[Stream(EVERY_LANE, 5, "7:9:7")])
+    log = Log.__new__(Log)
+    log._pipeline = SimpleNamespace(pages=pages)  # type: ignore[assignment]
+    log.phase, log._seam = Phase.CLAIMING, Snapshot.parse("8:8:")  # 7 had committed, by the log, when the slot was made
+    assert not log.holding
+    pages.streams = [Stream(EVERY_LANE, 5, "9:9:")]
+    assert log.holding
+    pages.caught_up = False
+    assert not log.holding
+
+

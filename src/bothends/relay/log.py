@@ -126,7 +126,8 @@ class Log:
             self._watch_budget(now, reader.slot)
         elif self._connection is not None and self.streaming:
             self._guard(now, lambda: self._watch_budget(now, self._slot))
-            self._guard(now, self._tell)
+            if self.streaming:
+                self._guard(now, self._tell)
         self._say()
 
     def _say(self) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from bothends.core.retry import Retry
 from bothends.settings import Source
 
-__all__ = ["RelaySettings", "Source"]
-
-Source = Literal["auto", "poll", "wal", "message"]
+__all__ = ["RelaySettings"]
 
 
 
@@ -40,8 +37,3 @@ class RelaySettings:
     listen: bool = False
     """PostgreSQL: LISTEN as well, for producers on other machines that NOTIFY."""
     runtime_dir: str | None = None
-    source: Source = "poll"
-    """Where events are read: the table (poll), the log (wal), messages in the log, or the log where the server allows it
-    (auto). PostgreSQL only, except poll and auto."""
-    wal_budget_mb: int = 1024
-    """Megabytes of log that a slot of ours may keep, 16 to 1,000,000; then the relay polls."""

@@ -1,0 +1,51 @@
+"""Which source a relay takes, and what it says when it is not the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from bothends.core.sources import Facts, Slot, again_s, over_budget, plan
+
+GOOD = Facts(
+    version=150_000, logical=True, recovering=False, may_replicate=True, slots_free=3, senders_free=3, pollers=0, slot=None,
+    position=None)
+SLOT = Slot(here=True, active_pid=None, confirmed=100, retained=10, lost=False)
+
+
+@pytest.mark.parametrize(("change", "word"), [
+    ({"version": 130_010}, "14"), ({"logical": False}, "wal_level"), ({"recovering": True}, "stand-by"),
+    ({"may_replicate": False}, "REPLICATION"), ({"slots_free": 0}, "max_replication_slots"),
+    ({"senders_free": 0}, "max_wal_senders"), ({"pollers": 1}, "told to poll"),
+])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_is_missing_is_said(change: dict[str, int], word: str, keeps: bool) -> None:
+    found = plan(GOOD._replace(**change), keeps=keeps)
+    assert found.act == "poll"
+    assert word in found.reason
+
+
+def test_a_slot_is_made_where_there_is_none() -> None:
+    assert plan(GOOD, keeps=True).act == "create"
+    assert plan(GOOD, keeps=False).act == "create"
+
+
+def test_a_slot_that_stands_where_it_was_left_goes_on() -> None:
+    assert plan(GOOD._replace(slot=SLOT, position=100, slots_free=0), keeps=True).act == "resume"
+    assert plan(GOOD._replace(slot=SLOT, position=500), keeps=True).act == "resume"
+
+
+@pytest.mark.parametrize(("slot", "position"), [
+    (SLOT, 99), (SLOT, None), (SLOT._replace(lost=True), 100), (SLOT._replace(here=False), 100)])
+def test_a_slot_that_somebody_moved_is_not_trusted(slot: Slot, position: int | None) -> None:
+    """A slot that was dropped and made again skips what lies between, without a word (debezium#3970)."""
+    found = plan(GOOD._replace(slot=slot, position=position), keeps=True)
+    assert found.act == "recreate"
+    assert found.reason
+
+
+def test_tries_come_later_each_time_and_budgets_are_bytes() -> None:
+    waits = [again_s(n) for n in range(1, 2000)]
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (0.2, 30.0)
+    assert over_budget(16 * 1024 * 1024 + 1, 16)
+    assert not over_budget(16 * 1024 * 1024, 16)
