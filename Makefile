@@ -13,10 +13,10 @@ PG ?= 15
 MINUTES ?= 10
 CASES := kills freezes overlap outage handlers failing-key drop delay half-close stop leader full-disk clock
 
-.PHONY: help env demo test models lint types imports check bench prove soak services services-down lock clean
+.PHONY: help env demo test models lint types imports check bench bench-peers prove soak services services-down lock clean
 
 help: ## list the tasks
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 env: $(STAMP) ## make .venv from requirements.lock (instant when nothing changed)
 
@@ -49,6 +49,14 @@ imports: $(STAMP) ## who may import whom
 bench: $(STAMP) ## measure peers, limits and ours in one run; JSON and plots in bench/results
 	@$(SERVICES)
 	$(BIN)/python -m bench $(ARGS)
+
+bench-%: $(STAMP) ## the bench of that name alone, bench-relay say (see docs/benchmarks.md) [ARGS="--quick"]
+	@$(SERVICES)
+	$(BIN)/python -m bench $* $(ARGS)
+
+bench-peers: $(STAMP) ## ours beside its peers, which are fetched once into ~/.cache [ARGS="--only ours-poll,debezium"]
+	@$(SERVICES)
+	$(BIN)/python -m bench peers $(ARGS)
 
 prove: $(STAMP) ## one process test, one JSON line: CASE=kills (without CASE: lists them) [PG=15|18]
 	@[[ " $(CASES) " == *" $(CASE) "* && -n "$(CASE)" ]] || { echo "make prove CASE=one of: $(CASES)" >&2; exit 2; }

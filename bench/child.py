@@ -234,7 +234,14 @@ def one_by_one(task: dict[str, Any], state: State, stop: threading.Event) -> Non
     broker.close()
 
 
-ROLES = {"relay": relay, "worker": worker, "one-by-one": one_by_one}
+def watch(task: dict[str, Any], state: State, stop: threading.Event) -> None:
+    """No part of ours: the consumer that says when it saw a peer's records."""
+    from bench.peers.records import watch as watch_records
+
+    watch_records(task, state, stop)
+
+
+ROLES = {"relay": relay, "worker": worker, "one-by-one": one_by_one, "watch": watch}
 
 
 def main(task: dict[str, Any]) -> int:

@@ -44,10 +44,12 @@ def goal(
 
 def report(
     title: str, how: str, silent_on: str, *, setting: dict[str, Any], figures: dict[str, dict[str, Any]],
-    goals: Sequence[dict[str, Any]] = (), series: dict[str, Any] | None = None,
+    goals: Sequence[dict[str, Any]] = (), series: dict[str, Any] | None = None, table: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What ``measure`` returns. ``silent_on``: what the figures don't say. ``series``: points for a plot."""
+    """What ``measure`` returns. ``silent_on``: what the figures don't say. ``series``: points for a plot. ``table``: what
+    the page shows instead of the list of figures."""
     return {
         "title": title, "how": " ".join(how.split()), "silent_on": " ".join(silent_on.split()), "setting": setting,
         "figures": figures, "goals": list(goals), "series": series or {},
+        "table": table or {},
     }

@@ -41,6 +41,8 @@ def write(names: Sequence[str], results: Path, page: Path) -> None:
     for result in found:
         if result["series"]:
             plots.series(result, results / f"{result['bench']}.svg")
+        if result.get("table"):
+            plots.peers(result, results / f"{result['bench']}.svg")
     page.write_text(text(found, os.path.relpath(results, page.parent)))
     for result in found:
         if result["bench"] in OWN_PAGES and (own := page.parent / OWN_PAGES[result["bench"]]).exists():
@@ -91,14 +93,57 @@ def _bench(result: dict[str, Any], results: str) -> str:
     lines = [
         f"## {result['title']}\n", f"{result['how']}\n", f"Setting: {setting}. Measured {result['measured_at']}, in "
         f"{load['seconds']:.0f} s; load {load['before']} before, {load['mean']} during (at most {load['max']}).\n",
-        *(
-            [f"Its figures are in [a page of its own]({OWN_PAGES[result['bench']]})."] if result["bench"] in OWN_PAGES else [
-                "| Figure | Median (lowest to highest) | Unit |", "|---|---|---|",
-                *(f"| {name} | {_figure(figure)} | {figure['unit']} |" for name, figure in result["figures"].items()),
-            ]
-        ),
+        *_shown(result),
         "", f"What it does not say: {result['silent_on']}\n",
     ]
-    if result["series"]:
+    if result["series"] or result.get("table"):
         lines.append(f"![{result['title']}]({results}/{result['bench']}.svg)\n")
     return "\n".join(lines)
+
+
+def _shown(result: dict[str, Any]) -> list[str]:
+    """Its figures, as they are shown here."""
+    if result["bench"] in OWN_PAGES:
+        return [f"Its figures are in [a page of its own]({OWN_PAGES[result['bench']]})."]
+    return _peers(result["table"]["rows"]) if result.get("table") else _list(result["figures"])
+
+
+def _list(figures: dict[str, dict[str, Any]]) -> list[str]:
+    return [
+        "| Figure | Median (lowest to highest) | Unit |", "|---|---|---|",
+        *(f"| {name} | {_figure(figure)} | {figure['unit']} |" for name, figure in figures.items()),
+    ]
+
+
+def _peers(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """One row per peer, those that could not be measured with the reason; then what each was set to."""
+    return [
+        "| Peer | Version | Drain, events/s | Live, events/s | p50, ms | p99, ms | CPU, s per million events: relay "
+        "| PostgreSQL | Kafka | Memory, MB | Order per key | Durability |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        *(_peer(row) for row in rows), "", "Settings:", "",
+        *(f"- {row['peer']}: {row['settings']}; {row['events']:,} events drained" for row in rows),
+    ]
+
+
+def _peer(row: dict[str, Any]) -> str:
+    figures = row["figures"]
+
+    def cell(name: str) -> str:
+        return _figure(figures[name]) if name in figures else "–"
+
+    def late(name: str) -> str:
+        slower = name in figures and row["rate_per_s"] != 1000
+        return cell(name) + (f" at {row['rate_per_s']:,}/s" if slower else "")
+
+    begin = f"| {row['peer']} | {row['version']} "
+    if row["missing"]:
+        reason = row["missing"].replace("|", "/").replace("\n", " ")
+        return f"{begin}| not measured: {reason} " + "| " * 7 + f"| {row['order']} | {row['durability']} |"
+    seen = f"{figures['swapped']['max']:,} swapped" if figures["swapped"]["max"] else "none swapped"
+    cells = [
+        cell("drain_per_s"), cell("live_per_s"), late("p50_ms"), late("p99_ms"),
+        *(cell(name) for name in ("cpu_s", "postgresql_cpu_s", "kafka_cpu_s", "rss_mb")),
+        f"{row['order']}; {seen}", row["durability"],
+    ]
+    return begin + "".join(f"| {text} " for text in cells) + "|"

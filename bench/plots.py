@@ -10,7 +10,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-__all__ = ["goals", "series"]
+__all__ = ["goals", "peers", "series"]
 
 OURS, GOAL, MISSED = "#2f6f8f", "#333333", "#b5502f"
 # Without a date and with fixed ids the same figures give the same file.
@@ -53,5 +53,27 @@ def series(result: dict[str, Any], path: Path) -> None:
         panel.set_ylabel(columns[number])
         panel.set_ylim(bottom=0)
     panels[-1, 0].set_xlabel(columns[0])
+    figure.suptitle(result["title"], fontsize=10)
+    _save(figure, path)
+
+
+def peers(result: dict[str, Any], path: Path) -> None:
+    """Each peer that was measured: what it drains and publishes live, and its latency; by powers of ten."""
+    rows = [row for row in result["table"]["rows"] if not row["missing"]]
+    figure, panels = plt.subplots(1, 2, figsize=(9, 0.5 * len(rows) + 1.4), sharey=True)
+    for panel, names, title in (
+        (panels[0], ("drain_per_s", "live_per_s"), "events/s: backlog (dark), live (light)"),
+        (panels[1], ("p99_ms", "p50_ms"), "ms: 99 of 100 (dark), median (light)"),
+    ):
+        for number, name in enumerate(names):
+            for at, row in enumerate(rows):
+                if (value := row["figures"].get(name)) is not None:
+                    where = at + 0.4 * number - 0.2
+                    panel.barh(where, value["median"], color=OURS, alpha=0.45 if number else 1.0, height=0.38)
+                    panel.plot([value["min"], value["max"]], [where, where], color=GOAL, linewidth=1.2)
+        panel.set_xscale("log")
+        panel.set_xlabel(title)
+    panels[0].set_yticks(range(len(rows)), [row["peer"] for row in rows], fontsize=8)
+    panels[0].invert_yaxis()
     figure.suptitle(result["title"], fontsize=10)
     _save(figure, path)

@@ -14,6 +14,7 @@ from bench.backlog import growth as memory_growth
 from bench.backlog import rates
 from bench.children import Sample, child, until
 from bench.kill import KINDS, LEFT
+from bench.peers.rounds import Sizes
 from bench.shop import BODY, backlog, publish, records, sales
 
 FIGURES = {
@@ -43,11 +44,16 @@ FIGURES = {
             "events", "duplicates", "per_million", "p50_ms", "p99_ms", "max_ms")), "doubled",
     },
     "embedded": {"add_alone_per_s", "add_together_per_s", "relay_per_s", "worker_per_s"},
+    "peers": {
+        f"{peer}_{what}" for peer in ("raw", "ours-poll", "one-by-one") for what in (
+            "drain_per_s", "live_per_s", "p50_ms", "p99_ms", "cpu_s", "postgresql_cpu_s", "kafka_cpu_s", "rss_mb", "swapped",
+            "again")
+    } - {"raw_live_per_s", "raw_p50_ms", "raw_p99_ms", "one-by-one_live_per_s"},
 }
 GOALS = {
     "relay": ["S1"], "latency": ["S2", "S2"], "worker": ["S3", "S3"], "enqueue": ["S4"] * 4, "failing_key": ["S5", "S5"],
     "backlog": ["S6", "S6"], "growth": ["S8"] * 3, "pinned": ["R7"] * 6, "kill": ["S7", "S7", "P3"], "rebalance": ["P3"],
-    "embedded": [], "scale": [],
+    "embedded": [], "scale": [], "peers": ["S1"],
 }
 SMALLER: dict[str, dict[str, Any]] = {
     "relay": {"EVENTS_QUICK": 500}, "latency": {"RATE": 100}, "worker": {"EVENTS_QUICK": 80, "MEMBERS": 2},
@@ -60,6 +66,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "rebalance": {"RATE": 100},
     "scale": {},
     "embedded": {"EVENTS_QUICK": 120, "ALONE_QUICK": 20},
+    "peers": {"QUICK": Sizes(backlog=200, live=100, seconds=0.4, warm_seconds=0.1)},
 }
 
 
@@ -71,7 +78,7 @@ def test_the_smallest_run_yields_what_is_documented(name: str, monkeypatch: pyte
         monkeypatch.setattr(bench, constant, value)
     monkeypatch.setattr("bench.backlog.SMALL", 300)  # growth uses its small backlogs
     found: dict[str, Any] = bench.measure(1, True)
-    assert set(found) == {"title", "how", "silent_on", "setting", "figures", "goals", "series"}
+    assert set(found) == {"title", "how", "silent_on", "setting", "figures", "goals", "series", "table"}
     assert [goal["tag"] for goal in found["goals"]] == GOALS[name]
     for figure in found["figures"].values():
         assert {"unit", "median", "min", "max"} <= set(figure)
