@@ -26,6 +26,7 @@ from bothends.operating.child import settle_memory
 from bothends.ports import BatchReport, Broker, Outgoing, Partition, Publisher, StartAt
 from bothends.relay import Relay
 from bothends.relay.events import LanesChanged, Published
+from bothends.relay.settings import RelaySettings
 from bothends.service import Consumer
 from bothends.stores import open_store
 from bothends.worker.deliveries import read
@@ -134,6 +135,7 @@ def relay(task: dict[str, Any], state: State, stop: threading.Event) -> None:
     Relay(
         TimedStore(store, noted) if task.get("timed") else store,
         Stamped(broker, confirmed) if task.get("stamp") else broker, observe=observe,
+        settings=RelaySettings(source=task.get("source", "poll")),
     ).run(stop)
     broker.close()
     state.final["timed"] = noted

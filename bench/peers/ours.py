@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -11,14 +13,20 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from bench.peers.peer import BODY, KEY, Peer, Site
+from bench.children import ROOT
+from bench.peers.peer import BODY, KEY, Peer, Site, Unavailable, body
+from bench.peers.processes import group
 from bench.shop import HEADERS
 from bothends.codecs.cloudevents import pack_headers
+from bothends.drafts import Draft
+from bothends.stores.postgresql.messages import pack, prefix
 
 __all__ = ["SOURCES", "Ours"]
 
 SOURCES = ("poll",)
-"""Where its relay reads; each is measured as a peer of its own, ``ours-SOURCE``."""
+"""Where its relay reads: poll, wal or message. Each is measured as a peer of its own, ``ours-SOURCE``."""
+_SLOT_S, _LOOK_S = 60.0, 0.05
+_TIME = "2026-01-01T00:00:00.000000Z"
 
 
 class Ours(Peer):
@@ -33,15 +41,47 @@ class Ours(Peer):
         self.insert: LiteralString = (
             "insert into bothends.outbox (id, source, type, topic, key, body, content_type, time, headers) "
             "select '0193a5c0-7b1e-7c3e-9d4f-' || lpad(to_hex(g), 12, '0'), 'orders', 'order.created', place.topic, "
-            f"convert_to({KEY}, 'UTF8'), convert_to({BODY}, 'UTF8'), 'application/json', '2026-01-01T00:00:00.000000Z', "
+            f"convert_to({KEY}, 'UTF8'), convert_to({BODY}, 'UTF8'), 'application/json', '{_TIME}', "
             "place.headers from generate_series(%(first)s::bigint, %(last)s) g, place order by g"
         )
 
     def prepare(self, site: Site, connection: psycopg.Connection[Any]) -> None:
         connection.execute("create table place (topic text, headers bytea)")
         connection.execute("insert into place values (%s, %s)", [site.topic, pack_headers(HEADERS)])
+        self._topic = site.topic
+        if self.source != "poll":
+            self._make_slot(site, connection)
+
+    def _make_slot(self, site: Site, connection: psycopg.Connection[Any]) -> None:
+        """The log is read from where a slot begins: the relay makes it when it first runs."""
+        deadline, pause = time.monotonic() + _SLOT_S, threading.Event()
+        with group(self.command(site), site.folder, self.environment(), ROOT) as running:
+            while not connection.execute(
+                "select 1 from pg_replication_slots where database = current_database() and confirmed_flush_lsn is not null"
+            ).fetchall():
+                running.check()
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"its relay made no replication slot within {_SLOT_S:.0f} s")
+                pause.wait(_LOOK_S)
+
+    def write(self, connection: psycopg.Connection[Any], first: int, last: int) -> None:
+        if self.source != "message":
+            super().write(connection, first, last)
+            return
+        contents = [self._message(n) for n in range(first, last + 1)]
+        connection.execute(
+            f"select count(pg_logical_emit_message(true, '{prefix('bothends')}', content)) "
+            "from unnest(%s::bytea[]) as drafts (content)".encode(), [contents])
+
+    def _message(self, number: int) -> bytes:
+        """The event that ``insert`` would write."""
+        return pack(Draft(
+            f"0193a5c0-7b1e-7c3e-9d4f-{number:012x}", "orders", "order.created", self._topic,
+            f"customer-{number % 1000}".encode(), body(number), "application/json", _TIME, 1, {}, HEADERS, None,
+            None, False, False,
+        ))
 
     def command(self, site: Site) -> Sequence[str | Path]:
-        task = {"role": "relay", "database": site.database, "broker": f"kafka://{site.servers}"}
-        return [sys.executable, "-m", "bench.child", json.dumps(task if self.source == "poll" else task | {
-            "source": self.source})]
+        return [sys.executable, "-m", "bench.child", json.dumps({
+            "role": "relay", "database": site.database, "broker": f"kafka://{site.servers}", "source": self.source,
+        })]

@@ -63,7 +63,7 @@ class Peer(ABC):
     """What the product promises per key."""
     durability: str = "acks=all, idempotent; recorded after the broker's answer"
     insert: LiteralString = ""
-    """Writes the events %(first)s to %(last)s: bodies, keys and headers from above."""
+    """Writes the events %(first)s to %(last)s: bodies, keys and headers from above. Without one nothing is written."""
 
     def fetch(self) -> None:  # noqa: B027  # most need nothing
         """Gets what is missing on this machine, once. Raises Unavailable."""
@@ -75,6 +75,10 @@ class Peer(ABC):
     @abstractmethod
     def command(self, site: Site) -> Sequence[str | Path]:
         """Starts the relay; it runs until it is ended."""
+
+    def write(self, connection: psycopg.Connection[Any], first: int, last: int) -> None:
+        """Writes these events, in the transaction that is open."""
+        connection.execute(self.insert, {"first": first, "last": last})
 
     def environment(self) -> Mapping[str, str]:
         """Added to this process's own."""

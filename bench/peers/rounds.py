@@ -64,8 +64,7 @@ class Measuring:
         for at in range(first, self._written, TRANSACTION * 10):
             with self._connection.pipeline():
                 for begin in range(at, min(at + TRANSACTION * 10, self._written), TRANSACTION):
-                    self._connection.execute(
-                        self.peer.insert, {"first": begin, "last": min(begin + TRANSACTION, self._written) - 1})
+                    self.peer.write(self._connection, begin, min(begin + TRANSACTION, self._written) - 1)
 
     def drain(self, running: Group, events: int, baseline: _Use) -> tuple[dict[str, float], Arrived]:
         """From the first record to the last; what was used meanwhile, per million events."""
@@ -146,7 +145,7 @@ class Measuring:
                 wait_s = start + n / rate - time.monotonic()
                 if wait_s > 0:
                     time.sleep(wait_s)
-                connection.execute(self.peer.insert, {"first": first + n, "last": first + n})
+                self.peer.write(connection, first + n, first + n)
                 connection.commit()
                 returned[n] = time.monotonic()
 

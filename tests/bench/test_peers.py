@@ -272,3 +272,29 @@ def test_only_is_for_peers(arguments: list[str], says: str, capsys: pytest.Captu
 def test_an_unknown_peer_is_named() -> None:
     with pytest.raises(SystemExit, match="no such peer: nobody; there are raw, "):
         peers.measure(1, True, ["nobody"])
+
+
+@pytest.mark.needs("postgresql")
+def test_ours_writes_the_same_event_as_a_row_and_as_a_message(tmp_path: Path) -> None:
+    """What a message says is what the row has."""
+    from bothends.stores.postgresql.messages import unpack
+
+    with places.database() as url, psycopg.connect(url, autocommit=True) as connection:
+        ours = Ours("poll")
+        ours.prepare(Site(url, "somewhere", "", tmp_path, 1), connection)
+        ours.write(connection, 42, 42)
+        row = connection.execute(
+            "select id, source, type, topic, key, body, content_type, time, version, headers from bothends.outbox").fetchone()
+        connection.execute("create publication peers")
+        connection.execute("select pg_create_logical_replication_slot(current_database(), 'pgoutput')")
+        message = Ours("message")
+        message._topic = "somewhere"
+        message.write(connection, 42, 42)
+        log = connection.execute(
+            "select data from pg_logical_slot_get_binary_changes(current_database(), null, null, 'proto_version', '1', "
+            "'publication_names', 'peers', 'messages', 'true')").fetchall()
+        connection.execute("select pg_drop_replication_slot(current_database())")
+    assert row is not None
+    id, source, type, topic, key, content, content_type, time, dataversion, _, headers = unpack(message._message(42))
+    assert row == (id.decode(), source, type, topic, key, content, content_type, time.decode(), dataversion, headers)
+    assert any(b"bothends.bothends\0" in data and message._message(42) in data for (data,) in log)

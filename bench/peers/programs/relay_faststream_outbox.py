@@ -29,17 +29,20 @@ async def tables(engine):
 
 async def relay(engine, servers, topic):
     kafka = KafkaBroker(servers, acks="all", enable_idempotence=True, logger=None)
-    outbox = OutboxBroker(engine, outbox_table=table, logger=None)
+    outbox = OutboxBroker(engine, outbox_table=table, logger=logging.getLogger())
 
     @kafka.publisher(topic)
     @outbox.subscriber(
         "orders", max_workers=WORKERS, fetch_batch_size=BATCH, terminal_flush_batch_size=DELETES,
         min_fetch_interval=POLL_S, max_fetch_interval=POLL_S)
-    async def publish(body: bytes, message: OutboxMessage) -> KafkaResponse:
+    async def publish(body: dict, message: OutboxMessage) -> KafkaResponse:
         own = {name: message.headers[name] for name in ("tenant", "trace", "schema")}
         return KafkaResponse(message.body, headers=own)
 
-    await FastStream(outbox, on_startup=[kafka.start], on_shutdown=[kafka.stop], logger=None).run(log_level=logging.WARNING)
+    async def connect() -> None:
+        await kafka.start()
+
+    await FastStream(outbox, on_startup=[connect], logger=None).run(log_level=logging.WARNING)
 
 
 if __name__ == "__main__":
