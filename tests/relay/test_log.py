@@ -275,7 +275,7 @@ def test_a_slot_that_keeps_too_much_is_dropped_and_polling_takes_over(pg_log: Ri
 def test_an_idle_outbox_keeps_no_log_of_a_busy_database(
     pg_log: Rig, other: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bothends.relay.log.STORE_IDLE_S", 0.1)
+    monkeypatch.setattr("bothends.relay.reading.STORE_IDLE_S", 0.1)
     reading(pg_log)
     other.execute(Sql("create table bulk (x text)", rows=False))
     other.execute(Sql("insert into bulk select repeat('x', 1000) from generate_series(1, 5000)", rows=False))
@@ -376,6 +376,7 @@ def test_what_a_slot_does_not_show_is_polled_before_it_is_read() -> None:
     pages = SimpleNamespace(lanes=EVERY_LANE, caught_up=True, streams=[Stream(EVERY_LANE, 5, "7:9:7")])
     log = Log.__new__(Log)
     log._pipeline = SimpleNamespace(pages=pages)  # type: ignore[assignment]
+    log._messages = False
     log.phase, log._seam = Phase.CLAIMING, Snapshot.parse("8:8:")  # 7 had committed, by the log, when the slot was made
     assert not log.holding
     pages.streams = [Stream(EVERY_LANE, 5, "9:9:")]

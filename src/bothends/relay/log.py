@@ -12,16 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bothends.core.lanes import lane
-from bothends.core.relaying import BLOCKED, EVERY_LANE, Cursor
+from bothends.core.relaying import EVERY_LANE
 from bothends.core.snapshots import Snapshot, covers
 from bothends.core.sources import again_s, over_budget, plan
 from bothends.relay.events import Observe, SourceChanged
 from bothends.relay.pipeline import FencedOff, Pipeline
-from bothends.relay.records import KEY, TOPIC, Row
+from bothends.relay.reading import Reading
 from bothends.relay.settings import RelaySettings
 from bothends.stores.faults import Fault, fault_of
-from bothends.stores.postgresql.pgoutput import LogEnded, LogPage, LogUnreadable, PgOutput
+from bothends.stores.postgresql.pgoutput import LogEnded, LogUnreadable, PgOutput
 from bothends.stores.postgresql.replication import Replication, ReplicationFailed
 from bothends.stores.steps import Steps
 
@@ -29,7 +28,6 @@ __all__ = ["Log"]
 
 LOG = logging.getLogger("bothends.relay")
 
-STORE_BUSY_S, STORE_IDLE_S = 0.25, 5.0
 BUDGET_S = 2.0
 BUDGET_PAUSE_S = 30.0
 """After a slot was dropped for what it kept, polling goes on for so long."""
@@ -69,15 +67,15 @@ class Log:
         self.reason = ""
         self._said: tuple[str, str] = ("", "")
         self._connection: Replication | None = None
-        self._decoder: PgOutput | None = None
+        self._reading: Reading | None = None
+        self._near_budget = False
         self._slot = ""
         self._seam: Snapshot | None = None
         self._position = 0
         """Stored; the server may know it."""
         self._failures = 0
-        self._again_at = self._store_at = self._budget_at = self._claimed_at = self._told_at = 0.0
+        self._again_at = self._budget_at = self._claimed_at = 0.0
         self._ready = False
-        self._markers = 0
 
     # What it is
 
@@ -100,7 +98,9 @@ class Log:
 
     @property
     def holding(self) -> bool:
-        """Whether nothing may be polled: what comes next comes from the log."""
+        """Whether nothing may be polled: what comes next comes from the log. Messages leave the table to polling."""
+        if self._messages:
+            return False
         if self.phase is Phase.CLAIMING:
             return self._pipeline.pages.lanes == EVERY_LANE and self._covered()
         return self.phase in (Phase.STARTING, Phase.STREAMING)
@@ -124,10 +124,10 @@ class Log:
         if not leads:
             self.reason = "another relay reads the log" if self.standby else "the relay that reads the log polls"
             self._watch_budget(now, reader.slot)
-        elif self._connection is not None and self.streaming:
-            self._guard(now, lambda: self._watch_budget(now, self._slot))
-            if self.streaming:
-                self._guard(now, self._tell)
+        elif self._reading is not None:
+            self._watch_budget(now, self._slot)
+            if self._reading is not None:
+                self._guard(now, self._reading.tell)
         self._say()
 
     def _say(self) -> None:
@@ -155,8 +155,11 @@ class Log:
             self._guard(now, lambda: self._started(now))
         elif self._pipeline.pages.lanes != EVERY_LANE:
             self._lost("another relay of this outbox was told to poll", announce=True)
-        elif now >= self._store_at:
-            self._guard(now, lambda: self._store(now))
+        elif self._reading is not None:
+            reading = self._reading
+            if broker_away and self._near_budget:
+                self._guard(now, reading.stow)
+            self._guard(now, lambda: reading.turn(now))
 
     def _guard(self, now: float, act: Callable[[], None]) -> None:
         try:
@@ -181,6 +184,8 @@ class Log:
     def _lost(self, reason: str, *, pause_s: float | None = None, announce: bool = False) -> None:
         """Back to polling, from the stored cursor; what is in flight goes on."""
         reading = self.streaming
+        if self._reading is not None:
+            self._position = self._reading.position
         self._close()
         self.phase, self._seam = Phase.POLLING, None
         self._failures += 1
@@ -195,7 +200,7 @@ class Log:
         self._say()
 
     def _close(self) -> None:
-        connection, self._connection, self._decoder = self._connection, None, None
+        connection, self._connection, self._reading = self._connection, None, None
         if connection is not None:
             connection.close()
 
@@ -222,6 +227,8 @@ class Log:
             self.phase, self.reason = Phase.CLAIMING, "takes over the slot"
             self._announce(True)
             return
+        if facts.position is not None and self._messages:
+            self._confess(facts.position, todo.reason or "there was no slot")
         if todo.act == "recreate":
             LOG.warning("the slot %s is made anew, and the table is read for what lies between: %s", self._slot, todo.reason)
             self._run(slots.free(self._slot))
@@ -230,6 +237,12 @@ class Log:
         self._connection = self._replicate()
         self._connection.create(self._slot, keeps=self._keeps)
         self.phase, self.reason = Phase.CREATING, "the slot waits for open transactions"
+
+    def _confess(self, position: int, why: str) -> None:
+        """A slot of messages is gone: what came after the position, and was not read, is nowhere. Said, and kept."""
+        LOG.error("the slot %s is not where it was left (%s): events that were added after %X/%X and were not relayed are lost",
+                  self._slot, why, position >> 32, position & 0xFFFFFFFF)
+        self._run(self._steps.confess(self._slot, position, why))
 
     def _created(self, now: float) -> None:
         assert self._connection is not None
@@ -256,13 +269,13 @@ class Log:
         )
 
     def _claim(self, now: float) -> None:
-        if not self.holding:
+        if self._pipeline.pages.lanes != EVERY_LANE or not self._covered():
             if self._pipeline.pages.lanes != EVERY_LANE and now > self._claimed_at + CLAIM_S:
                 self._lost("other relays keep lanes", announce=True)
             return
-        if self._pipeline.window:
+        if self._pipeline.window and not self._messages:
             return
-        if self._seam is not None:
+        if self._seam is not None or self._messages:
             # From here on the position is the promise: before it everything is done.
             if self._run(self._steps.store(self._me, self._position, None, 0, None)) is None:
                 raise FencedOff
@@ -271,107 +284,51 @@ class Log:
             self._connection = self._replicate()
         self._pipeline.again.clear()
         done = None if self._messages else covers(self._pipeline.pages.streams)
-        self._decoder = PgOutput(self._steps.prefix, messages=self._messages, covers=done)
-        self._connection.start(self._slot, self._position, self._steps.slots.publication, self._decoder)
+        decoder = PgOutput(self._steps.prefix, messages=self._messages, covers=done)
+        self._connection.start(self._slot, self._position, self._steps.slots.publication, decoder)
+        self._reading = Reading(
+            self._me, self._steps, self._run, self._connection, decoder, self._position, self._settings, self._pipeline)
         self.phase = Phase.STARTING
 
     def _started(self, now: float) -> None:
         assert self._connection is not None
+        assert self._reading is not None
         if self._connection.answer() is None:
             return
         self.phase, self.reason = Phase.STREAMING, ""
-        self._pipeline.log_position, self._pipeline.log_cursor = self._position, None
-        self._store_at = 0.0
         self._say()
-        self._store(now)
-
-    # Reading
+        self._reading.store(now)
 
     def fetch(self) -> bool:
         """Takes one page and hands it over. Whether there was anything."""
-        pipeline = self._pipeline
-        page = pipeline.again[0] if pipeline.again else self._page()
-        if page is None:
-            return False
-        rows = self._marked(page.rows) if pipeline.blocked_lanes else list(page.rows)
-        if not pipeline.take(page, rows):
-            if not pipeline.again:
-                pipeline.again.append(page)
-            return False
-        if pipeline.again:
-            pipeline.again.popleft()
-        return True
+        found = False
 
-    def _page(self) -> LogPage | None:
-        assert self._connection is not None
-        assert self._decoder is not None
-        try:
-            page = self._connection.page(self._settings.batch_max)
-            if self._decoder.reply:
-                self._tell()
-        except (ReplicationFailed, LogEnded, LogUnreadable) as error:
-            self._failed(time.monotonic(), error)
-            return None
-        if page.rows or page.cursor is not None or (page.position and not self._pipeline.window):
-            if page.rows:
-                self._failures = 0
-                self._store_at = min(self._store_at, time.monotonic() + STORE_BUSY_S)
-            return page
-        return None
+        def take() -> None:
+            nonlocal found
+            assert self._reading is not None
+            found = self._reading.fetch()
 
-    def _marked(self, rows: list[Row]) -> list[Row]:
-        """The rows, with those flagged whose key has rows in ``held``."""
-        lanes = self._pipeline.blocked_lanes
-        keys = {(row[TOPIC], row[KEY]) for row in rows if row[KEY] is not None and lanes >> lane(row[KEY]) & 1}
-        if not keys:
-            return rows
-        asked = sorted(keys)
-        blocked = self._run(self._steps.blocked([topic for topic, _ in asked], [key for _, key in asked]))
-        return [
-            (row[0], row[1], BLOCKED, *row[3:]) if (row[TOPIC], row[KEY]) in blocked else row for row in rows
-        ]
-
-    def _store(self, now: float) -> None:
-        """Stores how far everything is done, tells the server, and sends the next marker."""
-        pipeline = self._pipeline
-        assert self._decoder is not None
-        position = max(pipeline.log_position, self._position)
-        marker = None
-        if not self._decoder.markers:
-            self._markers += 1
-            marker = f"{self._me}.{self._markers}"
-        cursor, published = pipeline.log_cursor, pipeline.log_published
-        found: Cursor | None = self._run(self._steps.store(
-            self._me, position, cursor, published, marker))
-        if found is None:
-            raise FencedOff
-        if marker is not None:
-            self._decoder.markers[marker.encode()] = found
-        pipeline.log_published, pipeline.log_cursor = 0, None
-        busy = bool(pipeline.window or published)
-        self._store_at = now + (STORE_BUSY_S if busy else STORE_IDLE_S)
-        self._position = position
-        self._tell()
-
-    def _tell(self) -> None:
-        assert self._connection is not None
-        assert self._decoder is not None
-        self._connection.feed(self._position)
-        self._decoder.reply = False
+        self._guard(time.monotonic(), take)
+        self._failures = 0 if found else self._failures
+        return found
 
     def _watch_budget(self, now: float, slot: str) -> None:
-        """Drops a slot that keeps more of the log than it may; a message slot is nobody's to drop."""
-        if not slot or self._messages or now < self._budget_at:
+        """Drops a slot that keeps more of the log than it may. One of messages is nobody's to drop: what it keeps is in no
+        table, so it is put there before."""
+        if not slot or now < self._budget_at:
             return
         self._budget_at = now + BUDGET_S
         retained = self._run(self._steps.slots.retained(slot))
-        if retained is None or not over_budget(retained, self._settings.wal_budget_mb):
+        budget_mb = self._settings.wal_budget_mb
+        if self._messages:
+            self._near_budget = retained is not None and over_budget(2 * retained, budget_mb)
+            return
+        if retained is None or not over_budget(retained, budget_mb):
             return
         LOG.error("the slot %s kept %.0f MB of the log, more than wal_budget_mb allows: it is dropped, and the table is read",
                   slot, retained / 1e6)
         if self.leads:
-            reason = f"the WAL budget of {self._settings.wal_budget_mb} MB was reached"
-            self._lost(reason, pause_s=BUDGET_PAUSE_S, announce=True)
+            self._lost(f"the WAL budget of {budget_mb} MB was reached", pause_s=BUDGET_PAUSE_S, announce=True)
         self._run(self._steps.slots.free(slot))
         self._run(self._steps.slots.drop(slot))
 
@@ -379,8 +336,9 @@ class Log:
 
     def end(self) -> None:
         """The relay has drained: stores what is done, and leaves the log to others."""
-        if self.streaming:
-            self._guard(time.monotonic(), lambda: self._store(time.monotonic()))
+        if self.streaming and self._reading is not None:
+            reading, now = self._reading, time.monotonic()
+            self._guard(now, lambda: reading.store(now))
         self._close()
         self.phase = Phase.POLLING
         if self.leads:

@@ -126,9 +126,9 @@ class Term:
             self._log.turn(now, broker_away=False)
         fetched = False
         if not stopping and self._pipeline.room:
-            if self._log is not None and self._log.streaming:
+            if self._log is not None and self._log.streaming and (self._log.holding or self._pipeline.pages.caught_up):
                 fetched = self._read(now)
-            elif now + _GRAIN_S >= self._fetch_at and not (self._log is not None and self._log.holding):
+            if now + _GRAIN_S >= self._fetch_at and not (self._log is not None and self._log.holding):
                 fetched = self._fetch(now)
         if not fetched and not settled:
             self._pause(now, stopping)

@@ -143,6 +143,14 @@ class LogSteps:
         )
         return bool(found.rows[0][0])
 
+    def confess(self, slot: str, position: int, why: str) -> Steps[None]:
+        """Puts on record that messages after ``position`` may be lost."""
+        yield Sql(
+            f"insert into {self._s}.audit (by, reason, verb, target, detail) values ('relay', :why, 'lost the slot', :slot, "
+            "json_build_object('after', :position::text, 'until', pg_current_wal_insert_lsn()::text)::text)",
+            {"why": why, "slot": slot, "position": lsn_text(position)}, rows=False,
+        )
+
 
 def _listed(table: str) -> str:
     return ", ".join(f"{table}.{name}" for name in _FIELDS)

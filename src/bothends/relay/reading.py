@@ -1,0 +1,123 @@
+"""Reading: pages of the log, handed to the pipeline; how far that is done, stored and told to the server. See ADR 13."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bothends.core.lanes import lane
+from bothends.core.relaying import BLOCKED, Cursor, Hold
+from bothends.relay.pipeline import FencedOff, Pipeline
+from bothends.relay.records import FLAG, KEY, TOPIC, Row
+from bothends.relay.settings import RelaySettings
+from bothends.stores.postgresql.pgoutput import LogPage, PgOutput
+from bothends.stores.postgresql.replication import Replication
+from bothends.stores.steps import Steps
+
+__all__ = ["Reading"]
+
+STORE_BUSY_S, STORE_IDLE_S = 0.25, 5.0
+"""Seconds between two steps of the stored position, while events come and while none do."""
+
+
+class Reading:
+    """One stream, from its start to its end. What it does raises what the connection raises, and FencedOff."""
+
+    def __init__(
+        self, me: int, steps: Any, run: Callable[[Steps[Any]], Any], connection: Replication, decoder: PgOutput,
+        position: int, settings: RelaySettings, pipeline: Pipeline,
+    ) -> None:
+        self._me, self._steps, self._run = me, steps, run
+        self._connection, self._decoder = connection, decoder
+        self._settings, self._pipeline = settings, pipeline
+        self.position = position
+        """Stored; the server may know it."""
+        self._store_at = 0.0
+        self._markers = 0
+        pipeline.log_position, pipeline.log_cursor = position, None
+
+    def fetch(self) -> bool:
+        """Takes one page and hands it over. Whether there was anything."""
+        pipeline = self._pipeline
+        page = pipeline.again[0] if pipeline.again else self._page()
+        if page is None:
+            return False
+        rows = self._marked(page.rows) if pipeline.blocked_lanes else list(page.rows)
+        if not pipeline.take(page, rows):
+            if not pipeline.again:
+                pipeline.again.append(page)
+            return False
+        if pipeline.again:
+            pipeline.again.popleft()
+        return True
+
+    def _page(self) -> LogPage | None:
+        page = self._connection.page(self._settings.batch_max)
+        if self._decoder.reply:
+            self.tell()
+        if page.rows:
+            self._store_at = min(self._store_at, time.monotonic() + STORE_BUSY_S)
+        elif page.cursor is None and (not page.position or self._pipeline.window):
+            return None
+        return page
+
+    def _marked(self, rows: list[Row]) -> list[Row]:
+        """The rows, with those flagged whose key has rows in ``held``."""
+        lanes = self._pipeline.blocked_lanes
+        keys = {(row[TOPIC], row[KEY]) for row in rows if row[KEY] is not None and lanes >> lane(row[KEY]) & 1}
+        if not keys:
+            return list(rows)
+        asked = sorted(keys)
+        blocked = self._run(self._steps.blocked([topic for topic, _ in asked], [key for _, key in asked]))
+        return [
+            (row[0], row[1], BLOCKED, *row[3:]) if (row[TOPIC], row[KEY]) in blocked else row for row in rows
+        ]
+
+    def turn(self, now: float) -> None:
+        if now >= self._store_at:
+            self.store(now)
+
+    def store(self, now: float) -> None:
+        """Stores how far everything is done, tells the server, and sends the next marker. Messages need no markers: they
+        have no cursor."""
+        pipeline = self._pipeline
+        position = max(pipeline.log_position, self.position)
+        marker = None
+        if not self._decoder.markers and not self._steps.messages:
+            self._markers += 1
+            marker = f"{self._me}.{self._markers}"
+        published = pipeline.log_published
+        found: Cursor | None = self._run(self._steps.store(self._me, position, pipeline.log_cursor, published, marker))
+        if found is None:
+            raise FencedOff
+        if marker is not None:
+            self._decoder.markers[marker.encode()] = found
+        pipeline.log_published, pipeline.log_cursor = 0, None
+        self._store_at = now + (STORE_BUSY_S if pipeline.window or published else STORE_IDLE_S)
+        self.position = position
+        self.tell()
+
+    def tell(self) -> None:
+        """Tells the server how far it may forget, and that we live."""
+        self._connection.feed(self.position)
+        self._decoder.reply = False
+
+    def stow(self) -> None:
+        """The broker is away, and the log grows: one page of messages goes into the table, where polling finds them. Those of
+        a key that has held rows go behind these."""
+        pipeline = self._pipeline
+        if pipeline.window:
+            pipeline.recover()
+        page = pipeline.again.popleft() if pipeline.again else self._page()
+        if page is None:
+            return
+        rows = self._marked(page.rows)
+        behind = [(Hold(row[1], "behind", False), row) for row in rows if row[FLAG] == BLOCKED]
+        free = [row for row in rows if row[FLAG] != BLOCKED]
+        if behind and not self._run(self._steps.keep(self._me, behind, [])):
+            raise FencedOff
+        if free and not self._run(self._steps.stow(self._me, free)):
+            raise FencedOff
+        pipeline.pages.caught_up = False
+        pipeline.log_position = max(pipeline.log_position, page.position)

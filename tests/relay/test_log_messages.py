@@ -1,0 +1,200 @@
+"""The relay that reads messages: events that are in the log and in no table [R8]."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Any
+
+import pytest
+
+from bothends.drafts import Draft
+from bothends.errors import Blame
+from bothends.message import Record
+from bothends.relay.events import Published
+from bothends.stores.postgresql.messages import pack, prefix
+from bothends.stores.steps import Sql
+from tests.relay.conftest import Rig, Running
+from tests.relay.test_log import SOON, drop_slot, end_sender, slots, source
+from tests.relay.unruly import refuse
+
+pytestmark = pytest.mark.needs("postgresql")
+
+
+@pytest.fixture
+def rig(pg_log: Rig) -> Rig:
+    pg_log.source = "message"
+    pg_log.broker.create_topic("t", 3)
+    return pg_log
+
+
+def reading(rig: Rig, **settings: Any) -> Running:
+    running = rig.start(**SOON | settings)
+    rig.until(lambda: source(running) == "message")
+    return running
+
+
+def emit(rig: Rig, topic: str, key: bytes | None, body: bytes | None, **columns: Any) -> Sql:
+    values: dict[str, Any] = {
+        "id": uuid.uuid4().hex, "source": "test", "type": "thing.happened", "topic": topic, "key": key, "body": body,
+        "content_type": "application/json", "time": "2026-01-01T00:00:00.000000Z", "version": 1, "attributes": {},
+        "headers": [], "deliver_at": None, "delay_s": None, "strict": False, "given_id": False,
+    }
+    content = pack(Draft(**values | columns))
+    return Sql("select pg_logical_emit_message(true, :prefix, :content)", {"prefix": prefix("bothends"), "content": content})
+
+
+def say(rig: Rig, topic: str, key: bytes | None, *bodies: bytes) -> None:
+    rig.connection.begin()
+    for body in bodies:
+        rig.connection.execute(emit(rig, topic, key, body))
+    rig.connection.commit()
+
+
+def arrived(rig: Rig, *bodies: bytes, key: bytes = b"k") -> bool:
+    return list(dict.fromkeys(rig.bodies("t", key))) == list(bodies)
+
+
+def test_messages_arrive_in_commit_order_and_rolled_back_ones_never(rig: Rig) -> None:
+    running = reading(rig)
+    other = rig.store.connect(name="other")
+    other.begin()
+    other.execute(emit(rig, "t", b"k", b"never"))
+    other.rollback()
+    other.begin()
+    other.execute(emit(rig, "t", b"k", b"3"))
+    say(rig, "t", b"k", b"1", b"2")
+    other.commit()
+    other.close()
+    rig.until(lambda: rig.bodies("t") == [b"1", b"2", b"3"])
+    rig.until(lambda: sum(event.records for event in running.saw(Published)) == 3)
+    assert rig.sql("select count(*) from bothends.outbox") == [(0,)]
+
+
+def test_all_that_an_event_has_arrives(rig: Rig) -> None:
+    reading(rig)
+    headers = [("tenant", b"\xff\x00"), ("tenant", b"two")]
+    rig.connection.begin()
+    rig.connection.execute(emit(
+        rig, "t", b"k", b'{"a": 1}', version=3, attributes={"subject": "s"}, headers=headers))
+    rig.connection.execute(emit(rig, "t", None, None, content_type=None))
+    rig.connection.commit()
+    rig.until(lambda: len(rig.records("t")) == 2)
+    by_key: dict[bytes | None, Record] = {record.key: record for record in rig.records("t")}
+    assert by_key[b"k"].value == b'{"a": 1}'
+    assert [pair for pair in by_key[b"k"].headers if pair[0] == "tenant"] == headers
+    assert (b"3", b"s") == (dict(by_key[b"k"].headers)["ce_dataversion"], dict(by_key[b"k"].headers)["ce_subject"])
+    assert by_key[None].value is None
+
+
+def test_while_no_relay_runs_the_slot_keeps_them(rig: Rig) -> None:
+    first = reading(rig)
+    say(rig, "t", b"k", b"0")
+    rig.until(lambda: arrived(rig, b"0"))
+    first.stop()
+    say(rig, "t", b"k", b"1", b"2")
+    second = reading(rig)
+    say(rig, "t", b"k", b"3")
+    rig.until(lambda: arrived(rig, b"0", b"1", b"2", b"3"))
+    assert sum(event.records for event in second.saw(Published)) == 3  # not the first one again
+
+
+def test_its_sender_is_ended_again_and_again(rig: Rig) -> None:
+    reading(rig)
+    for n in range(5):
+        say(rig, "t", b"k", b"%d" % (2 * n), b"%d" % (2 * n + 1))
+        end_sender(rig)
+    rig.until(lambda: arrived(rig, *(b"%d" % n for n in range(10))))
+
+
+def test_a_stand_by_takes_over(rig: Rig) -> None:
+    first = reading(rig)
+    second = rig.start(**SOON)
+    rig.until(lambda: source(second) == "standby")
+    say(rig, "t", b"k", b"1")
+    first.stop()
+    say(rig, "t", b"k", b"2")
+    rig.until(lambda: source(second) == "message" and arrived(rig, b"1", b"2"))
+
+
+def test_a_slot_that_is_gone_is_confessed(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    running = reading(rig)
+    say(rig, "t", b"k", b"1")
+    rig.until(lambda: arrived(rig, b"1"))
+    running.stop()
+    drop_slot(rig)
+    say(rig, "t", b"k", b"lost")
+    reading(rig)
+    say(rig, "t", b"k", b"2")
+    rig.until(lambda: arrived(rig, b"1", b"2"))
+    ((verb, detail),) = rig.sql("select verb, detail from bothends.audit where verb = 'lost the slot'")
+    assert verb
+    assert "after" in detail
+    assert "are lost" in caplog.text
+
+
+def test_one_that_is_rejected_holds_its_key_alone_and_order_is_kept(rig: Rig) -> None:
+    reading(rig)
+    bad = threading.Event()
+    bad.set()
+    rig.broker.judge = lambda r: refuse(Blame.EVENT) if r.value == b"bad" and bad.is_set() else None
+    say(rig, "t", b"k", b"1", b"bad", b"2")
+    say(rig, "t", b"other", b"free")
+    rig.until(lambda: rig.bodies("t", b"other") == [b"free"])
+    rig.until(lambda: len(rig.held()) == 2)
+    say(rig, "t", b"k", b"3")
+    bad.clear()
+    rig.until(lambda: arrived(rig, b"1", b"bad", b"2", b"3"))
+    rig.until(lambda: not rig.held())
+
+
+def test_messages_of_a_topic_that_is_missing_wait_beside_and_others_go_on(rig: Rig) -> None:
+    reading(rig)
+    rig.broker.away.add("missing")
+    rig.broker.judge = lambda r: refuse(Blame.PLACE) if "missing" in rig.broker.away and r.topic == "missing" else None
+    say(rig, "missing", b"k", b"1", b"2")
+    say(rig, "t", b"k", b"free")
+    rig.until(lambda: arrived(rig, b"free") and len(rig.held()) == 2)
+    say(rig, "missing", b"k", b"3")
+    rig.until(lambda: len(rig.held()) == 3)
+    rig.broker.create_topic("missing", 1)
+    rig.broker.away.clear()
+    rig.until(lambda: rig.bodies("missing") == [b"1", b"2", b"3"])
+
+
+def test_before_the_budget_is_reached_they_are_put_into_the_table(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is away, the log grows: nothing of it is lost, its slot keeps no more than it may, and order is kept."""
+    monkeypatch.setattr("bothends.relay.log.BUDGET_S", 0.05)
+    reading(rig, wal_budget_mb=16)
+    say(rig, "t", b"k", b"0")
+    rig.until(lambda: arrived(rig, b"0"))
+    rig.broker.down.set()
+    bulk = rig.store.connect(name="bulk")
+    bulk.execute(Sql("create table bulk (x text)", rows=False))
+    for n in range(1, 11):
+        say(rig, "t", b"k", b"%d" % (2 * n - 1), b"%d" % (2 * n))
+        bulk.execute(Sql("insert into bulk select repeat('x', 1000) from generate_series(1, 2000)", rows=False))
+    rig.until(lambda: rig.sql("select count(*) from bothends.outbox")[0][0] >= 20)
+    assert arrived(rig, b"0")
+    rig.broker.down.clear()
+    say(rig, "t", b"k", b"21")
+    rig.until(lambda: arrived(rig, *(b"%d" % n for n in range(22))))
+    assert [name for name, _ in slots(rig) if name.endswith("_m")]
+    bulk.execute(Sql("drop table bulk", rows=False))
+    bulk.close()
+
+
+def test_what_lies_in_the_table_goes_too(rig: Rig) -> None:
+    reading(rig)
+    rig.add("t", b"row", b"1")
+    say(rig, "t", b"k", b"2")
+    rig.until(lambda: rig.bodies("t", b"row") == [b"1"] and arrived(rig, b"2"))
+    rig.until(rig.drained)
+
+
+def test_somebody_else_s_messages_are_theirs(rig: Rig) -> None:
+    reading(rig)
+    for name in ("other", "bothends.bothends2", "bothends.bothends.marker"):
+        rig.sql("select pg_logical_emit_message(true, :name, 'x')::text", name=name)
+    say(rig, "t", b"k", b"1")
+    rig.until(lambda: arrived(rig, b"1"))
