@@ -73,8 +73,9 @@ def measure(rounds: int | None = None, quick: bool = False, only: Sequence[str] 
         while it drained, memory the most they ever had resident. Each peer has the settings that were best here; order
         is what it promises, and what was seen. Rounds alternate.""",
         """Relay, database, broker, writers and consumer share two processors: a peer whose relay works less leaves them
-        more. Slow peers drain fewer events and, where they don't keep up, have their latency taken at a lower rate. A
-        JVM that has run for an hour is faster than one that has run for seconds.""",
+        more. CPU of PostgreSQL and Kafka is that of the whole servers, neighbours included. Slow peers drain fewer events
+        and, where they don't keep up, have their latency taken at a lower rate. A JVM that has run for an hour is faster
+        than one that has run for seconds.""",
         setting={"rounds": rounds, "body_bytes": BODY_BYTES, "own_headers": 3, "keys": 1000, "partitions": PARTITIONS},
         figures=_figures(complete), goals=_goals(complete), table=_table(complete, missing, names, sizes),
     )

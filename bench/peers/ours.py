@@ -23,8 +23,8 @@ from bothends.stores.postgresql.messages import pack, prefix
 
 __all__ = ["SOURCES", "Ours"]
 
-SOURCES = ("poll",)
-"""Where its relay reads: poll, wal or message. Each is measured as a peer of its own, ``ours-SOURCE``."""
+SOURCES = ("poll", "wal", "message")
+"""Where its relay reads. Each is measured as a peer of its own, ``ours-SOURCE``."""
 _SLOT_S, _LOOK_S = 60.0, 0.05
 _TIME = "2026-01-01T00:00:00.000000Z"
 

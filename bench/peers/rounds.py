@@ -196,6 +196,8 @@ def one_round(peer: Peer, sizes: Sizes) -> dict[str, float]:
         baseline = measuring.use()
         with group(peer.command(site), site.folder, peer.environment(), ROOT) as running:
             figures, arrived = measuring.drain(running, backlog, baseline)
+            if not peer.insert:
+                del figures["postgresql_cpu_s"]
             figures |= {"swapped": arrived.swapped, "again": arrived.records - backlog}
             if live:
                 measuring.warm(running)
