@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +14,11 @@ from psycopg.sql import SQL, Identifier
 
 from bench import places
 from bench.backlog import SMALL, small_backlog
-from bench.child import consumer_of
 from bench.children import Child, child, until
+from bench.counted import seat
 from bench.figures import figure, goal, ratios, report
 from bench.shop import backlog, records, sales, service, stock
-from bothends.stores import open_store
-from bothends.stores.steps import run
 from bothends.worker.deliveries import read
-from bothends.worker.engine import Plan
 from bothends.worker.inbox import Batch
 from bothends.worker.seats import Seat
 
@@ -95,21 +91,13 @@ def site(size: int) -> Iterator[Site]:
         psycopg.connect(url, autocommit=True) as connection,
     ):
         stock(connection, ROWS)
-        store = open_store(url)
-        consumer = consumer_of(topic, failing=None, concurrency=1)
-        ours = store.connect()
-        number = run(store.inbox.register(
-            name=consumer.name, service="bench", owner="", start_at="", topics=[topic]), ours).id
-        ours.close()
-        if size:
-            deliver(connection, topic, size, number)
-        seat = Seat(Plan(consumer, number, store, "bench", 60.0, lambda: "", random.random))
-        seat.connect()
-        with child("relay", database=url, broker=places.service_url("kafka")) as relay:
-            until(lambda: relay.assigned == LANES, relay, timeout_s=60)
-            yield Site(size, connection, topic, relay, seat, size)
-            seat.close()
-            relay.stop()
+        with seat(url, topic) as one:
+            if size:
+                deliver(connection, topic, size, one.plan.number)
+            with child("relay", database=url, broker=places.service_url("kafka")) as relay:
+                until(lambda: relay.assigned == LANES, relay, timeout_s=60)
+                yield Site(size, connection, topic, relay, one, size)
+                relay.stop()
 
 
 def deliver(connection: psycopg.Connection[Any], topic: str, size: int, consumer: int) -> None:
