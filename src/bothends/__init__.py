@@ -10,7 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bothends.contexts import AsyncBatchContext as AsyncBatchContext
     from bothends.contexts import AsyncContext as AsyncContext
+    from bothends.contexts import BatchContext as BatchContext
     from bothends.contexts import Context as Context
     from bothends.core.retry import Retry as Retry
     from bothends.errors import AddError as AddError
@@ -39,12 +41,13 @@ if TYPE_CHECKING:
     from bothends.outbox import AsyncTransaction as AsyncTransaction
     from bothends.outbox import Outbox as Outbox
     from bothends.outbox import SyncTransaction as SyncTransaction
+    from bothends.service import BatchHandlerDecorator as BatchHandlerDecorator
     from bothends.service import Consumer as Consumer
     from bothends.service import HandlerDecorator as HandlerDecorator
     from bothends.service import Service as Service
 
 _ROOMS = {
-    "contexts": "AsyncContext Context",
+    "contexts": "AsyncBatchContext AsyncContext BatchContext Context",
     "core.retry": "Retry",
     "errors": "AddError BothendsError ConfigError DuplicateEventId EffectNotAllowed EventNotAwaited "
     "HandlerEndedTransaction InvalidEvent MissingKey NoTransaction NotSent Permanent RetryAfter Transient "
@@ -53,7 +56,7 @@ _ROOMS = {
     "foreign": "ForeignJson",
     "message": "Message",
     "outbox": "AsyncTransaction Outbox SyncTransaction",
-    "service": "Consumer HandlerDecorator Service",
+    "service": "BatchHandlerDecorator Consumer HandlerDecorator Service",
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 

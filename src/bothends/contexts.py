@@ -6,13 +6,14 @@ makes for one run of one message.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
 from typing_extensions import TypeVar
 
-from bothends.errors import EffectNotAllowed
+from bothends.errors import EffectNotAllowed, InvalidEvent
 from bothends.events import UNSET, EventId, NotDone, Unset
 from bothends.message import Message
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session
 
-__all__ = ["AsyncContext", "Context", "Scope"]
+__all__ = ["AsyncBatchContext", "AsyncContext", "BatchContext", "Causes", "Context", "Scope"]
 
 R = TypeVar("R")
 D = TypeVar("D", default=Any)
@@ -59,32 +60,40 @@ class Scope(Protocol):
 
 
 class _SessionOf:
-    def __get__(self, instance: Context[S] | AsyncContext[S], owner: Any = None, /) -> S:
+    def __get__(self, instance: _Shared[S], owner: Any = None, /) -> S:
         if instance is None:
             return self  # type: ignore[unreachable]
         return instance._scope.session()  # type: ignore[no-any-return]
 
 
 class _ConnectionOf:
-    def __get__(self, instance: Context[K] | AsyncContext[K], owner: Any = None, /) -> K:
+    def __get__(self, instance: _Shared[K], owner: Any = None, /) -> K:
         if instance is None:
             return self  # type: ignore[unreachable]
         return instance._scope.connection()  # type: ignore[no-any-return]
 
 
 class _Shared(Generic[D]):
-    """What both kinds of context have. ``attempt`` is 1 on the first run; ``resources`` is what the service's
+    """What all kinds of context have. ``attempt`` is 1 on the first run; ``resources`` is what the service's
     ``lifespan`` yielded."""
 
-    message: Message
     attempt: int
     resources: Any
 
-    def __init__(self, scope: Scope, *, message: Message, attempt: int = 1, resources: Any = None) -> None:
+    def __init__(self, scope: Scope, *, attempt: int, resources: Any) -> None:
         self._scope = scope
-        self.message = message
         self.attempt = attempt
         self.resources = resources
+
+
+class _OfOne(_Shared[D]):
+    """What contexts of one message have."""
+
+    message: Message
+
+    def __init__(self, scope: Scope, *, message: Message, attempt: int = 1, resources: Any = None) -> None:
+        super().__init__(scope, attempt=attempt, resources=resources)
+        self.message = message
 
     def emit(self, event: object, *, key: str | Unset | None = UNSET, topic: str | None = None) -> EventId:
         """Adds an event that is written just before this run's transaction commits. It is checked at once, its id is the
@@ -99,7 +108,7 @@ class _Shared(Generic[D]):
         return self._scope.emit(event, arguments)
 
 
-class Context(_Shared[D]):
+class Context(_OfOne[D]):
     """The context of a synchronous handler. ``ctx.session`` and ``ctx.connection`` belong to the worker's transaction:
     use them, never commit them."""
 
@@ -124,7 +133,7 @@ class Context(_Shared[D]):
         return self._scope.once(name, call, result=result, key=key, if_unknown=if_unknown)  # type: ignore[no-any-return]
 
 
-class AsyncContext(_Shared[D]):
+class AsyncContext(_OfOne[D]):
     """``Context`` for coroutines: ``begin`` and ``once`` are awaited, ``reading`` is ``async with``."""
 
     session = _SessionOf()
@@ -144,6 +153,79 @@ class AsyncContext(_Shared[D]):
     ) -> R:
         """As ``Context.once``; ``call`` is awaited."""
         return await self._scope.once(name, call, result=result, key=key, if_unknown=if_unknown)  # type: ignore[no-any-return]
+
+
+class _OfSeveral(_Shared[D]):
+    """What contexts of batch handlers have."""
+
+    messages: list[Message]
+
+    def __init__(self, scope: Scope, *, messages: list[Message], attempt: int = 1, resources: Any = None) -> None:
+        super().__init__(scope, attempt=attempt, resources=resources)
+        self.messages = messages
+
+    def emit(self, event: object, *, cause: object, key: str | Unset | None = UNSET, topic: str | None = None) -> EventId:
+        """``Context.emit`` on behalf of ``cause``: one of the handler's events (that object itself), or its envelope from
+        ``ctx.messages``. The id comes from that message and from how many its run has emitted for it, so it stays the same
+        whatever else is in the call.
+
+        Raises InvalidEvent (also for a ``cause`` that is none of this call's), MissingKey.
+        """
+        return self._scope.emit(event, {"key": key, "topic": topic, "cause": cause})
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("begin", "once", "reading"):
+                raise EffectNotAllowed(
+                    f"ctx.{name} in a batch handler: an outside call has one message and a transaction of its own; register "
+                    f"a handler with effects=True for it, or emit an event that one handles"
+                )
+            if name == "message":
+                raise AttributeError("a batch handler has ctx.messages, in the order of its events")
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+
+class BatchContext(_OfSeveral[D]):
+    """The context of a synchronous batch handler: one transaction for all of its events. ``messages`` are their envelopes, in
+    the same order; ``attempt`` is above 1 only where there is one."""
+
+    session = _SessionOf()
+    connection = _ConnectionOf()
+
+
+class AsyncBatchContext(_OfSeveral[D]):
+    """``BatchContext`` for coroutines."""
+
+    session = _SessionOf()
+    connection = _ConnectionOf()
+
+
+class Causes:
+    """Which message an event is emitted for, and the how many-th of that message it is."""
+
+    def __init__(self, events: Sequence[object], messages: Sequence[object]) -> None:
+        self._kept = (events, messages)  # so that an id() stays one object's
+        self._places: dict[int, int | None] = {}
+        for place, pair in enumerate(zip(events, messages, strict=True)):
+            for one in pair:
+                self._places[id(one)] = place if self._places.get(id(one), place) == place else None
+        self._counts: Counter[int] = Counter()
+
+    def look_up(self, cause: object) -> tuple[int, int]:
+        """The message's place in the call, and how many were emitted for it. Raises InvalidEvent."""
+        place = self._places.get(id(cause), -1)
+        if place is None:
+            raise InvalidEvent("cause: several messages of this call share this object as their event; give ctx.messages[n]")
+        if place < 0:
+            raise InvalidEvent(
+                f"cause: this {type(cause).__qualname__} is none of this call's events (the object itself, no copy of it), nor "
+                f"one of ctx.messages"
+            )
+        return place, self._counts[place]
+
+    def count(self, place: int) -> None:
+        self._counts[place] += 1
 
 
 def not_allowed(what: str) -> EffectNotAllowed:

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session
 
-    from bothends.contexts import AsyncContext, Context
+    from bothends.contexts import AsyncBatchContext, AsyncContext, BatchContext, Context
 
+    B = TypeVar("B", bound="BatchContext[Any] | AsyncBatchContext[Any]")
     C = TypeVar("C", bound="Context[Any] | AsyncContext[Any]")
 
-__all__ = ["PUBLISH_RETRY", "Consumer", "Handler", "HandlerDecorator", "Service"]
+__all__ = ["PUBLISH_RETRY", "BatchHandlerDecorator", "Consumer", "Handler", "HandlerDecorator", "Service"]
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -47,23 +48,28 @@ class Handler:
     is_async: bool
     takes_context: bool
     effects: bool
+    batch: bool = False
+    """It gets a list of events."""
 
     @property
     def name(self) -> str:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
 
-def _is_context(annotation: object) -> bool:
-    """Also where annotations are texts."""
+_CONTEXTS = {"Context": False, "AsyncContext": False, "BatchContext": True, "AsyncBatchContext": True}
+
+
+def _named(annotation: object) -> str:
+    """The class that an annotation names, also where annotations are texts."""
     named = annotation if isinstance(annotation, str) else getattr(get_origin(annotation) or annotation, "__name__", "")
-    return named.partition("[")[0].rpartition(".")[2] in ("Context", "AsyncContext")
+    return named.partition("[")[0].rpartition(".")[2]
 
 
 class HandlerDecorator(Generic[E]):
     """What ``consumer.handle(Event)`` returns. The function itself comes back unchanged, so a unit test can call it."""
 
-    def __init__(self, consumer: Consumer, event: type[E], effects: bool) -> None:
-        self._consumer, self._event, self._effects = consumer, event, effects
+    def __init__(self, consumer: Consumer, event: type[E], effects: bool, batch: bool = False) -> None:
+        self._consumer, self._event, self._effects, self._batch = consumer, event, effects, batch
 
     if TYPE_CHECKING:
 
@@ -79,9 +85,13 @@ class HandlerDecorator(Generic[E]):
         ]
         required = [p for p in parameters if p.default is p.empty]
         if not 1 <= len(parameters) or len(required) > 2:
-            raise ConfigError(f"{fn.__qualname__}: a handler takes (event) or (event, ctx)")
-        if _is_context(parameters[0].annotation):
+            event = "events" if self._batch else "event"
+            raise ConfigError(f"{fn.__qualname__}: a handler takes ({event}) or ({event}, ctx)")
+        if _named(parameters[0].annotation) in _CONTEXTS:
             raise ConfigError(f"{fn.__qualname__}: the event comes first; write def {fn.__name__}(event, ctx)")
+        if len(parameters) > 1 and _CONTEXTS.get(name := _named(parameters[1].annotation), self._batch) != self._batch:
+            needed = name.replace("Batch", "") if not self._batch else name.replace("Context", "BatchContext")
+            raise ConfigError(f"{fn.__qualname__}: with batch={self._batch} its ctx is a {needed}, not a {name}")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigError(
                 f"{fn.__qualname__} has a yield in it: to call it runs nothing of it; take the yield out, and use ctx.emit for "
@@ -89,12 +99,24 @@ class HandlerDecorator(Generic[E]):
             )
         handler = Handler(
             event=describe(self._event), function=fn, is_async=inspect.iscoroutinefunction(fn),
-            takes_context=len(parameters) > 1, effects=self._effects,
+            takes_context=len(parameters) > 1, effects=self._effects, batch=self._batch,
         )
         if self._effects and not handler.takes_context:
             raise ConfigError(f"{fn.__qualname__}: effects=True needs (event, ctx): it calls ctx.begin() itself")
         self._consumer._register(handler)
         return fn
+
+
+class BatchHandlerDecorator(HandlerDecorator[E]):
+    """What ``consumer.handle(Event, batch=True)`` returns."""
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]
+        def __call__(self, fn: Callable[[list[E], B], R], /) -> Callable[[list[E], B], R]: ...
+        @overload
+        def __call__(self, fn: Callable[[list[E]], R], /) -> Callable[[list[E]], R]: ...
+        def __call__(self, fn: Callable[..., Any], /) -> Callable[..., Any]: ...
 
 
 @dataclass(eq=False)
@@ -128,6 +150,10 @@ class Consumer:
         return any(h.is_async for h in self.handlers.values())
 
     @property
+    def has_batch_handlers(self) -> bool:
+        return any(h.batch for h in self.handlers.values())
+
+    @property
     def topics(self) -> tuple[str, ...]:
         """The topics that it reads. Raises ConfigError where an event type has none [A24]."""
         if self.declared_topics is not None:
@@ -143,18 +169,29 @@ class Consumer:
                 found.append(handler.event.topic)
         return tuple(found)
 
-    def handle(self, event: type[E], *, effects: bool = False) -> HandlerDecorator[E]:
+    @overload
+    def handle(self, event: type[E], *, effects: bool = False, batch: Literal[False] = False) -> HandlerDecorator[E]: ...
+    @overload
+    def handle(self, event: type[E], *, batch: Literal[True]) -> BatchHandlerDecorator[E]: ...
+    def handle(self, event: type[E], *, effects: bool = False, batch: bool = False) -> HandlerDecorator[E]:
         """Registers a handler for one event type. ``effects=True``: no transaction until the handler calls
-        ``ctx.begin()``; before that it may use ``ctx.once`` and ``ctx.reading()``.
+        ``ctx.begin()``; before that it may use ``ctx.once`` and ``ctx.reading()``. ``batch=True``: the handler gets a list of
+        1 to ``batch_max`` events, none of them a duplicate, in order for each key, in one transaction; where it fails, each
+        is run in a call of its own, and only what fails then is charged.
 
-        Raises ConfigError for a second handler of the same type, for sync and async handlers in one consumer, and for
-        a class without ``@event``.
+        Raises ConfigError for a second handler of the same type, for sync and async handlers in one consumer, for
+        ``effects`` and ``batch`` together, and for a class without ``@event``.
         """
         given: object = event
         if not isinstance(given, type):
             named = getattr(event, "__qualname__", repr(event))
             raise ConfigError(f"{named}: consumer.handle takes the event's class; write @{self.short_name}.handle(TheEvent)")
-        return HandlerDecorator(self, event, effects)
+        if effects and batch:
+            raise ConfigError(
+                f"{self.name}: effects=True and batch=True exclude each other: an outside call is kept per message; make it in "
+                f"a handler of one event"
+            )
+        return (BatchHandlerDecorator if batch else HandlerDecorator)(self, event, effects, batch)
 
     def _register(self, handler: Handler) -> None:
         if handler.event.type in self.handlers:

@@ -12,7 +12,8 @@ import pytest
 import bothends
 
 PUBLIC = [
-    "AddError", "AsyncContext", "AsyncTransaction", "BothendsError", "ConfigError", "Consumer", "Context",
+    "AddError", "AsyncBatchContext", "AsyncContext", "AsyncTransaction", "BatchContext", "BatchHandlerDecorator",
+    "BothendsError", "ConfigError", "Consumer", "Context",
     "DuplicateEventId", "EffectNotAllowed", "EventId", "EventNotAwaited", "ForeignJson", "HandlerDecorator",
     "HandlerEndedTransaction", "InvalidEvent", "Message", "MissingKey", "NOT_DONE", "NoTransaction", "NotDone",
     "NotSent", "Outbox", "Permanent", "Retry", "RetryAfter", "Service", "SyncTransaction", "Tombstone", "Transient",

@@ -347,7 +347,7 @@ MUTANTS = [
            altered("on conflict do nothing", "on conflict do update set state = 'p'")),
     Mutant("the inbox row is committed apart", SqliteInbox, "admit", committed_after),
     Mutant("waiting keys are not seen", SqliteInbox, "blocked", answers({})),
-    Mutant("waiting keys are ignored", Batch, "_one", _ignoring_what_waits),
+    Mutant("waiting keys are ignored", Batch, "_settled_without_a_run", _ignoring_what_waits),
     Mutant("a parked message is not stored", SqliteInbox, "park", without("insert into bothends_parked")),
     Mutant("its key does not wait", SqliteInbox, "park", without("insert into bothends_blocked_keys")),
     Mutant("parking is committed apart", SqliteInbox, "park", committed_after),

@@ -23,8 +23,9 @@ from tests.testing.shops import OrderPlaced
 
 def test_the_public_names() -> None:
     assert sorted(bothends.testing.__all__) == [
-        "AsyncRecordingContext", "Dead", "Finding", "Harness", "RecordingContext", "Report", "Scenario", "answering",
-        "async_context", "case", "context", "explore", "recorded",
+        "AsyncRecordingBatchContext", "AsyncRecordingContext", "Dead", "Finding", "Harness", "RecordingBatchContext",
+        "RecordingContext", "Report", "Scenario", "answering", "async_batch_context", "async_context", "batch_context", "case",
+        "context", "explore", "recorded",
     ]
     assert not [name for name in bothends.testing.__all__ if name.startswith("Test")], "pytest would collect it"
 

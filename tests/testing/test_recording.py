@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bothends import AsyncContext, Context, EffectNotAllowed, InvalidEvent, Message, MissingKey, Permanent, event
-from bothends.testing.recording import async_context, context
+from bothends.testing.recording import async_batch_context, async_context, batch_context, context
 
 
 @event("stock.updated", key="sku", topic="inventory.events")
@@ -231,3 +231,57 @@ def test_names_and_keys_have_limits(name: str, key: str | None) -> None:
     ctx = context(effects={})
     with pytest.raises(EffectNotAllowed, match="characters"):
         ctx.once(name, never_called, result=Receipt, key=key)
+
+
+# Batch handlers
+
+def test_a_batch_context_knows_whose_event_each_is() -> None:
+    database = Database()
+    stock = [StockUpdated("brie", 1), StockUpdated("brie", 1)]
+    ctx = batch_context(database, events=stock)
+    ids = [ctx.emit(StockUpdated("gouda", n), cause=stock[n]) for n in (0, 1)]
+    ids += [ctx.emit(StockUpdated("gouda", 2), cause=ctx.messages[0])]
+    alone = batch_context(events=stock[:1])
+    assert [alone.emit(StockUpdated("x", 0), cause=stock[0]), alone.emit(StockUpdated("x", 0), cause=stock[0])] == [
+        ids[0], ids[2],
+    ]
+    assert len(set(ids)) == 3
+    assert ctx.emitted == [StockUpdated("gouda", n) for n in (0, 1, 2)]
+    assert ctx.connection is database
+    assert [message.source for message in ctx.messages] == ["unit-test"] * 2
+    assert batch_context(events=stock, attempt=2).attempt == 2
+
+
+def test_a_cause_that_is_none_of_the_events_is_refused() -> None:
+    stock = [StockUpdated("brie", 1)]
+    ctx = batch_context(events=stock)
+    with pytest.raises(InvalidEvent, match="none of this call's events"):
+        ctx.emit(StockUpdated("gouda", 1), cause=StockUpdated("brie", 1))
+    with pytest.raises(InvalidEvent, match=r"give ctx.messages\[n\]"):
+        batch_context(events=stock * 2).emit(StockUpdated("gouda", 1), cause=stock[0])
+    with pytest.raises(MissingKey):
+        ctx.emit(StockUpdated(None, 1), cause=stock[0])
+    assert ctx.emitted == []
+
+
+def test_envelopes_are_one_for_each_event() -> None:
+    own = [Message(id="m-1", source="s", type="t")]
+    assert batch_context(events=[1], messages=own).messages == own
+    with pytest.raises(ValueError, match="2 events have 1 messages"):
+        batch_context(events=[1, 2], messages=own)
+
+
+def test_a_batch_has_no_outside_calls() -> None:
+    ctx: Any = batch_context(events=[1])
+    with pytest.raises(EffectNotAllowed, match=r"ctx.once in a batch handler"):
+        ctx.once("a", never_called, result=Receipt)
+    with pytest.raises(AttributeError, match=r"ctx\.messages"):
+        ctx.message  # noqa: B018
+
+
+async def test_a_batch_of_a_coroutine() -> None:
+    database = Database()
+    ctx = async_batch_context(database, events=[1])
+    assert ctx.session is database
+    assert ctx.emit(StockUpdated("brie", 1), cause=ctx.messages[0])
+    assert ctx.emitted == [StockUpdated("brie", 1)]

@@ -1,6 +1,6 @@
 """What type checkers must see in the public API. Checked by ``test_programs.py``, never run."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, assert_type
@@ -13,7 +13,9 @@ from sqlalchemy.orm import Session
 from bothends import (
     NOT_DONE,
     UNSET,
+    AsyncBatchContext,
     AsyncContext,
+    BatchContext,
     Consumer,
     Context,
     EventId,
@@ -87,4 +89,25 @@ async def with_effects(bare: Bare, ctx: AsyncContext[AsyncSession]) -> None:
     assert_type(ctx.session, AsyncSession)
 
 
+batches = service.consumer("batches")
+
+
+@batches.handle(Created, batch=True)
+def set_based(orders: list[Created], ctx: BatchContext[Session]) -> int:
+    assert_type(ctx.session, Session)
+    assert_type(ctx.messages, list[Message])
+    assert_type(ctx.emit(Bare(1), cause=orders[0], key=None, topic="t"), str)
+    return ctx.attempt
+
+
+@batches.handle(Bare, batch=True)
+async def of_anything(all: Sequence[object], ctx: AsyncBatchContext[AsyncSession]) -> None:
+    assert_type(ctx.session, AsyncSession)
+
+
+@service.consumer("plain").handle(Bare, batch=True)
+def without_context(all: list[Bare]) -> None: ...
+
+
+assert_type(set_based, Callable[[list[Created], BatchContext[Session]], int])
 assert_type(with_session, Callable[[Created, Context[Session]], int])

@@ -14,9 +14,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 WRONG = "must_not_type_check.py"
+WRONG_BATCHES = "wrong_batches.py"
 USERS = [
     "drivers.py", "events.py", "fastapi_orders.py", "import_with_savepoints.py", "inventory.py", "models.py", "payments.py",
-    "test_inventory.py", "two_consumers.py", WRONG,
+    "test_inventory.py", "two_consumers.py", WRONG, WRONG_BATCHES,
 ]
 Problems = dict[str, dict[int, str]]
 
@@ -69,14 +70,12 @@ def checked(request: pytest.FixtureRequest, project: Path) -> Problems:
     return check(project)
 
 
-def refused_by_its_comments() -> set[int]:
-    lines = (PROGRAMS / WRONG).read_text().splitlines()
+def refused_by_its_comments(lines: list[str]) -> set[int]:
     return {number for number, line in enumerate(lines, 1) if re.search(r"# \d ", line)}
 
 
-def below_its_decorator(number: int) -> int:
+def below_its_decorator(number: int, lines: list[str]) -> int:
     """A decorator's complaint about its function counts as the function's."""
-    lines = (PROGRAMS / WRONG).read_text().splitlines()
     while lines[number - 1].startswith("@"):
         number += 1
     return number
@@ -85,7 +84,9 @@ def below_its_decorator(number: int) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_right_programs_pass_and_wrong_ones_are_refused_where_they_say(checked: Problems) -> None:
-    refused = checked.pop(WRONG, {})
+    for name, count in ((WRONG, 5), (WRONG_BATCHES, 7)):
+        lines = (PROGRAMS / name).read_text().splitlines()
+        refused = checked.pop(name, {})
+        assert {below_its_decorator(number, lines) for number in refused} == refused_by_its_comments(lines)
+        assert len(refused_by_its_comments(lines)) == count
     assert checked == {}
-    assert {below_its_decorator(number) for number in refused} == refused_by_its_comments()
-    assert len(refused_by_its_comments()) == 5

@@ -103,6 +103,13 @@ class Desk:
         self.consumer.handle(event, effects=effects)(handler)
         return self
 
+    def declare_batch(self, handler: Callable[..., Any], *, event: type[Any] = Placed, **options: Any) -> Desk:
+        """``handler`` gets lists."""
+        self.service.consumers.clear()
+        self.consumer = self.service.consumer("stock", **options)
+        self.consumer.handle(event, batch=True)(handler)
+        return self
+
     @property
     def plan(self) -> Plan:
         if self._plan is None or self._plan.consumer is not self.consumer:
@@ -185,6 +192,14 @@ class Desk:
         ctx.connection.execute(
             f"insert into log (consumer, id, attempt) values ({mark}, {mark}, {mark})",
             (self.service.name, ctx.message.id, ctx.attempt),
+        )
+
+    def note_all(self, ctx: Any) -> None:
+        """The effect of a batch handler: such a row for each message."""
+        mark = "%s" if self.store.dialect == "postgresql" else "?"
+        ctx.connection.cursor().executemany(
+            f"insert into log (consumer, id, attempt) values ({mark}, {mark}, {mark})",
+            [(self.service.name, message.id, ctx.attempt) for message in ctx.messages],
         )
 
     def effects(self) -> list[str]:

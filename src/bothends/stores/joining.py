@@ -64,6 +64,8 @@ def handle_of(tx: object, *, asynchronous: bool) -> Handle:
     """What ``tx`` is. Raises TypeError that names the right method, or what to pass instead."""
     cls: Any = type(tx)
     handle = _handle_of_class(cls)
+    if handle is None and cls.__qualname__.endswith("BatchContext"):
+        raise TypeError("a batch handler adds events with ctx.emit(event, cause=...), which says whose event it is")
     if handle is None:
         raise TypeError(
             f"a {cls.__module__}.{cls.__qualname__} is no handle on a transaction that can be joined; pass "

@@ -7,19 +7,32 @@ from bothends.testing.exploring.http import answering
 from bothends.testing.exploring.outside import recorded
 from bothends.testing.exploring.reports import Finding, Report
 from bothends.testing.harness import Dead, Harness
-from bothends.testing.recording import AsyncRecordingContext, RecordingContext, async_context, context
+from bothends.testing.recording import (
+    AsyncRecordingBatchContext,
+    AsyncRecordingContext,
+    RecordingBatchContext,
+    RecordingContext,
+    async_batch_context,
+    async_context,
+    batch_context,
+    context,
+)
 from bothends.testing.scenario import Scenario
 
 __all__ = [
+    "AsyncRecordingBatchContext",
     "AsyncRecordingContext",
     "Dead",
     "Finding",
     "Harness",
+    "RecordingBatchContext",
     "RecordingContext",
     "Report",
     "Scenario",
     "answering",
+    "async_batch_context",
     "async_context",
+    "batch_context",
     "case",
     "context",
     "explore",

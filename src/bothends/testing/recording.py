@@ -6,14 +6,14 @@ encoded, ``once`` outside of an ``effects=True`` handler, an effect's name used 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal, overload
 
 from typing_extensions import TypeVar
 
 from bothends.codecs.json import codec_for
-from bothends.contexts import AsyncContext, Context, not_allowed
+from bothends.contexts import AsyncBatchContext, AsyncContext, BatchContext, Causes, Context, not_allowed
 from bothends.drafts import draft
 from bothends.effects import KEY_MAX, NAME_MAX, effect_key
 from bothends.errors import EffectNotAllowed
@@ -21,7 +21,10 @@ from bothends.events import NOT_DONE, EventId
 from bothends.ids import derived_id
 from bothends.message import Message
 
-__all__ = ["AsyncRecordingContext", "RecordingContext", "async_context", "context"]
+__all__ = [
+    "AsyncRecordingBatchContext", "AsyncRecordingContext", "RecordingBatchContext", "RecordingContext", "async_batch_context",
+    "async_context", "batch_context", "context",
+]
 
 D = TypeVar("D", default=Any)
 
@@ -179,6 +182,44 @@ class _AsyncRecorder(_Recorder):
         return self._completed(name, value, result)
 
 
+class _BatchRecorder(_Recorder):
+    """Knows which message each event is emitted for."""
+
+    def __init__(self, db: Any, events: Sequence[object], messages: Sequence[Message]) -> None:
+        super().__init__(db, _MESSAGE, None)
+        self._causes = Causes(events, messages)
+        self._messages = messages
+
+    def emit(self, event: object, arguments: dict[str, Any]) -> EventId:
+        place, ordinal = self._causes.look_up(arguments.pop("cause"))
+        message = self._messages[place]
+        id = derived_id(message.source, message.id, CONSUMER, ordinal)
+        made = draft(event, source=SOURCE, default_topic=TOPIC, derived_id=id, **arguments)
+        self._causes.count(place)
+        self.emitted.append(event)
+        return made.id
+
+
+class RecordingBatchContext(BatchContext[D]):
+    """A ``BatchContext`` that writes down in ``emitted`` what the handler emits."""
+
+    emitted: list[object]
+
+    def __init__(self, recorder: _BatchRecorder, *, messages: list[Message], attempt: int) -> None:
+        super().__init__(recorder, messages=messages, attempt=attempt)
+        self.emitted = recorder.emitted
+
+
+class AsyncRecordingBatchContext(AsyncBatchContext[D]):
+    """``RecordingBatchContext`` for coroutines."""
+
+    emitted: list[object]
+
+    def __init__(self, recorder: _BatchRecorder, *, messages: list[Message], attempt: int) -> None:
+        super().__init__(recorder, messages=messages, attempt=attempt)
+        self.emitted = recorder.emitted
+
+
 class RecordingContext(Context[D]):
     """A ``Context`` that writes down what the handler asks for: ``emitted`` holds the events as they were given,
     ``effects`` the results (or exceptions) of ``once`` by name."""
@@ -236,3 +277,47 @@ def async_context(
     """``context`` for a handler that is a coroutine."""
     envelope = message if message is not None else _MESSAGE
     return AsyncRecordingContext(_AsyncRecorder(db, envelope, effects), message=envelope, attempt=attempt)
+
+
+@overload
+def batch_context(
+    *, events: Sequence[object], attempt: int = 1, messages: Sequence[Message] | None = None
+) -> RecordingBatchContext[Any]: ...
+@overload
+def batch_context(
+    db: D, *, events: Sequence[object], attempt: int = 1, messages: Sequence[Message] | None = None
+) -> RecordingBatchContext[D]: ...
+def batch_context(
+    db: Any = _NOTHING, *, events: Sequence[object], attempt: int = 1, messages: Sequence[Message] | None = None
+) -> RecordingBatchContext[Any]:
+    """The context for one call of a synchronous batch handler with ``events``. ``db`` is the test's own session or
+    connection; ``messages`` are the envelopes, one for each event."""
+    envelopes = _envelopes(events, messages)
+    return RecordingBatchContext(_BatchRecorder(db, events, envelopes), messages=envelopes, attempt=attempt)
+
+
+@overload
+def async_batch_context(
+    *, events: Sequence[object], attempt: int = 1, messages: Sequence[Message] | None = None
+) -> AsyncRecordingBatchContext[Any]: ...
+@overload
+def async_batch_context(
+    db: D, *, events: Sequence[object], attempt: int = 1, messages: Sequence[Message] | None = None
+) -> AsyncRecordingBatchContext[D]: ...
+def async_batch_context(
+    db: Any = _NOTHING, *, events: Sequence[object], attempt: int = 1, messages: Sequence[Message] | None = None
+) -> AsyncRecordingBatchContext[Any]:
+    """``batch_context`` for a handler that is a coroutine."""
+    envelopes = _envelopes(events, messages)
+    return AsyncRecordingBatchContext(_BatchRecorder(db, events, envelopes), messages=envelopes, attempt=attempt)
+
+
+def _envelopes(events: Sequence[object], messages: Sequence[Message] | None) -> list[Message]:
+    if messages is None:
+        return [
+            Message(id=f"00000000-0000-7000-8000-{number:012x}", source=SOURCE, type="unit.test")
+            for number in range(1, len(events) + 1)
+        ]
+    if len(messages) != len(events):
+        raise ValueError(f"{len(events)} events have {len(messages)} messages: give one for each")
+    return list(messages)

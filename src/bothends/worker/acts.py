@@ -7,7 +7,7 @@ two acts.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -59,12 +59,14 @@ class Commit(NamedTuple):
 
 @dataclass(slots=True)
 class Call:
-    """Runs the handler of one message. Answered with ``Called``; never raises for what the handler does.
+    """Runs the handler of one message, or a batch handler with several. Answered with ``Called``; never raises for what the
+    handler does.
 
     ``enter`` is None where the transaction is open already; else it makes the acts of ``ctx.begin()``.
     """
 
-    delivery: Delivery
+    deliveries: Sequence[Delivery]
+    """Of one handler, at least one, in their order."""
     enter: Callable[[Delivery], Acts[None]] | None = None
 
 

@@ -8,14 +8,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from bothends.contexts import AsyncContext
+from bothends.contexts import AsyncBatchContext, AsyncContext
 from bothends.core.consuming import HandlerTimeout
 from bothends.stores.connection import AsyncConnection
 from bothends.stores.steps import Sql
 from bothends.worker.acts import Act, Acts, Begin, Call, Called, Commit, Do, Pause, Released, TransactionIs, drive_async
 from bothends.worker.guards import Guard, GuardedSqlite, guard_of, guarded_class
-from bothends.worker.scopes import AsyncEffectsScope, RunScope, Tools
-from bothends.worker.seating import Seating, signs_of_life_end_async, transaction_of, without_connection
+from bothends.worker.scopes import AsyncEffectsScope, BatchScope, RunScope, Tools
+from bothends.worker.seating import Seating, messages_of, signs_of_life_end_async, transaction_of, without_connection
 from bothends.worker.sessions import AsyncSessions
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class AsyncSeat(Seating):
             await self._sessions.end()
 
     async def _call(self, act: Call, connection: AsyncConnection) -> Called:
-        delivery = act.delivery
+        delivery = act.deliveries[0]
         handler = delivery.handler
         assert handler is not None
         assert delivery.message is not None
@@ -168,7 +168,7 @@ class AsyncSeat(Seating):
         if enter is None:
             await self._join()
             guard.guard(True)
-            scope = RunScope(self._tools, delivery)
+            scope = BatchScope(self._tools, act.deliveries) if handler.batch else RunScope(self._tools, delivery)
         else:
             async def begin() -> None:
                 await drive_async(enter(delivery), self)
@@ -176,15 +176,20 @@ class AsyncSeat(Seating):
                 guard.guard(True)
 
             scope = AsyncEffectsScope(self._tools, delivery, begin)
-        context: AsyncContext[Any] = AsyncContext(
-            scope, message=delivery.message, attempt=delivery.attempts + 1, resources=self.resources,
-        )
+        context: AsyncContext[Any] | AsyncBatchContext[Any]
+        attempt, resources = delivery.attempts + 1, self.resources
+        if handler.batch:
+            handed: Any = [one.event for one in act.deliveries]
+            context = AsyncBatchContext(scope, messages=messages_of(act.deliveries), attempt=attempt, resources=resources)
+        else:
+            handed = delivery.event
+            context = AsyncContext(scope, message=delivery.message, attempt=attempt, resources=resources)
         call = self._handlers.get(id(handler))
         if call is None:
             call = self._handlers[id(handler)] = self._chain(handler.function, handler.takes_context)
-        self.scope, self.running = scope, (delivery, time.monotonic())
+        self.scope, self.running = scope, (act.deliveries, time.monotonic())
         try:
-            error = await self._bounded(lambda: call(delivery.event, context), scope)
+            error = await self._bounded(lambda: call(handed, context), scope)
         finally:
             self.running = None
         if scope.open_session is not None:

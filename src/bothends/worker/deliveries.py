@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,8 @@ class Delivery:
     failure: Failure | None = None
     outcome: Outcome | None = None
     contentions: int = 0
+    by_itself: bool = False
+    """A call of a batch handler that it was part of has failed: it gets one of its own, so that a failure has one owner."""
     name: tuple[str, str] = field(init=False)
     """(source, id): what the inbox tells copies apart by."""
     queue: KeyOf = field(init=False)
@@ -75,6 +78,13 @@ class Delivery:
     @property
     def effects(self) -> bool:
         return self.verdict is Verdict.RUN and self.handler is not None and self.handler.effects
+
+    @property
+    def batch(self) -> Hashable | None:
+        """What it may share a call with; None where it has a call of its own. One that has failed before is never shared, so
+        ``ctx.attempt`` is that of every message of a call."""
+        handler = self.handler
+        return handler.event.type if handler is not None and handler.batch and not (self.by_itself or self.attempts) else None
 
     def to_letter(self, *, reason: str, error: str, fingerprint: str) -> Letter:
         """What is stored when it is parked or dead. The origin is that of the first delivery."""

@@ -1,8 +1,9 @@
 """Engine: what live batches and drained keys have in common: marks, calls and their failures, the gate before COMMIT.
 
-Three things can end a transaction without a commit: one message's run failed (``RunFailed``: charged to it alone), another
-transaction was in the way (``Contended``: run again, at no cost), or the whole failed at its end (``Unattributed``: its
-messages are run one by one, so that the next failure has one owner). Anything wrong with the database itself is
+Four things can end a transaction without a commit: one message's run failed (``RunFailed``: charged to it alone), a call with
+several messages did (``CallFailed``: each gets a call of its own), another transaction was in the way (``Contended``: run
+again, at no cost), or the whole failed at its end (``Unattributed``: its messages are run one by one, so that the next failure
+has one owner). Anything wrong with the database itself is
 ``StoreUnavailable``, and with this worker's right to go on, ``Released``.
 """
 
@@ -16,6 +17,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from bothends.core.consuming import HandlerTimeout, SwallowedError, describe_error, judge, judge_crash
+from bothends.core.grouping import grouped
 from bothends.core.retry import Retry
 from bothends.core.states import Outcome
 from bothends.errors import HandlerEndedTransaction, StoreUnavailable
@@ -24,6 +26,7 @@ from bothends.stores import Store
 from bothends.stores.connection import CommitRefused
 from bothends.stores.faults import Fault, fault_of, sqlstate_of
 from bothends.stores.inboxes import MarkGone
+from bothends.telemetry import logs
 from bothends.worker.acts import Acts, Call, Called, Do, Pause, Released, Superseded, TransactionIs, commit_with
 from bothends.worker.deliveries import Delivery, Verdict
 from bothends.worker.suspects import Suspects
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from bothends.drafts import Draft
     from bothends.service import Consumer
 
-__all__ = ["BATCH_LOCK_TIMEOUT_MS", "Book", "Contended", "Plan", "RunFailed", "Unattributed", "Work"]
+__all__ = ["BATCH_LOCK_TIMEOUT_MS", "Book", "CallFailed", "Contended", "Plan", "RunFailed", "Unattributed", "Work"]
 
 BATCH_LOCK_TIMEOUT_MS = 20
 """How long a statement of a batch waits for a lock. Whoever waits longer lets go of all that it holds, and goes on in
@@ -42,6 +45,7 @@ CONTENDED_SHARE = 2
 CONTENTIONS_MAX = 50
 """Deadlocks and serialization failures that one message may meet before they count as a failed run."""
 _NO_RETRY = Retry(attempts=1)
+_log = logs.get("worker")
 TRANSACTION_ENDED = "BE001"
 """SQLSTATE of the trigger that refuses a COMMIT which is not the worker's, and of the gate in a transaction that is not."""
 
@@ -86,6 +90,15 @@ class RunFailed(Exception):
     def __init__(self, delivery: Delivery, error: BaseException) -> None:
         super().__init__(delivery.name)
         self.delivery = delivery
+        self.error = error
+
+
+class CallFailed(Exception):
+    """A call of a batch handler with several messages failed: which of them is to blame shows when they run one by one."""
+
+    def __init__(self, deliveries: Sequence[Delivery], error: BaseException) -> None:
+        super().__init__(str(error))
+        self.deliveries = deliveries
         self.error = error
 
 
@@ -182,38 +195,62 @@ class Work:
         except Exception as error:
             raise self._whole_failed(error) from error
 
-    def _call(self, delivery: Delivery, enter: Callable[[Delivery], Acts[None]] | None = None) -> Acts[Called]:
+    def _groups(self, deliveries: Sequence[Delivery]) -> list[Sequence[Delivery]]:
+        """Calls for these messages, which are to be run."""
+        if not self.plan.consumer.has_batch_handlers:
+            return [(delivery,) for delivery in deliveries]
+        return list(grouped((d, d.queue, d.batch) for d in deliveries))
+
+    def _call(
+        self, deliveries: Sequence[Delivery], enter: Callable[[Delivery], Acts[None]] | None = None,
+    ) -> Acts[Called]:
         """Runs the handler; raises what its failure means for the transaction."""
-        called: Called = yield Call(delivery, enter)
+        called: Called = yield Call(deliveries, enter)
         error = called.error
         if isinstance(error, Superseded | Released | StoreUnavailable | Contended):
             raise error
         if called.ended_by_handler or (error is not None and sqlstate_of(error) == TRANSACTION_ENDED):
-            raise RunFailed(delivery, error if isinstance(error, HandlerEndedTransaction) else ended_by_handler(error))
+            raise _failed(deliveries, error if isinstance(error, HandlerEndedTransaction) else ended_by_handler(error))
         fault = fault_of(error) if error is not None else None
         if not called.usable:
             if fault is Fault.TIMED_OUT:
-                raise self._timed_out(error, lambda timeout: RunFailed(delivery, timeout)) from error
+                raise self._timed_out(error, lambda timeout: _failed(deliveries, timeout)) from error
             if fault is Fault.UNAVAILABLE or error is None:
                 raise StoreUnavailable(f"the database went away under a handler: {error}") from error
-            raise RunFailed(delivery, error)
+            raise _failed(deliveries, error)
         if error is not None:
             if fault is Fault.CONTENTION and called.transaction is TransactionIs.FAILED:
                 raise Contended(error)
             if fault is Fault.TIMED_OUT and called.transaction is TransactionIs.FAILED:
-                raise self._timed_out(error, lambda timeout: RunFailed(delivery, timeout)) from error
+                raise self._timed_out(error, lambda timeout: _failed(deliveries, timeout)) from error
             if fault is Fault.UNAVAILABLE and called.transaction is not TransactionIs.OPEN:
                 # It answers, and cannot do what it is for: its disk is full, say. Another database's fault leaves ours open.
                 raise StoreUnavailable(f"the database cannot do its work: {describe_error(error)}") from error
-            raise RunFailed(delivery, error)
+            raise _failed(deliveries, error)
         if called.begun and called.transaction is TransactionIs.FAILED:
-            raise RunFailed(delivery, SwallowedError(
+            raise _failed(deliveries, SwallowedError(
                 "the handler went on after a database error, which had failed its transaction; let the error out, or use a "
                 "savepoint"
             ))
         if called.begun and called.transaction is TransactionIs.ENDED:
-            raise RunFailed(delivery, ended_by_handler(None))
+            raise _failed(deliveries, ended_by_handler(None))
         return called
+
+    def _part_company(self, deliveries: Sequence[Delivery], error: BaseException) -> None:
+        """After a call with several messages has failed. Said, since nothing else tells of it where each alone succeeds."""
+        _log.warning(
+            "a batch handler failed with %d messages; they are run one by one: %s", len(deliveries), describe_error(error),
+            extra={"consumer": self.plan.consumer.name},
+        )
+        for delivery in deliveries:
+            delivery.by_itself = True
+
+    def _blame(self, deliveries: Sequence[Delivery], error: BaseException) -> None:
+        """Of the run of these messages, which came to no end."""
+        if len(deliveries) > 1:
+            self._part_company(deliveries, error)
+        else:
+            self._charge(deliveries[0], error)
 
     def _charge(self, delivery: Delivery, error: BaseException) -> None:
         delivery.charge(judge(
@@ -304,6 +341,10 @@ class Work:
             if fault_of(error) is Fault.CONTENTION:
                 raise Contended(error, early=True) from error
             raise StoreUnavailable(f"the inbox cannot be used: {describe_error(error)}") from error
+
+
+def _failed(deliveries: Sequence[Delivery], error: BaseException) -> BaseException:
+    return RunFailed(deliveries[0], error) if len(deliveries) == 1 else CallFailed(deliveries, error)
 
 
 def _timed_out(error: BaseException | None) -> HandlerTimeout:

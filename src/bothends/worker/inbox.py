@@ -4,7 +4,8 @@
 
 The whole batch runs in one transaction without savepoints. When a handler fails, the transaction is rolled back, the failed
 run is charged to its message alone, and the messages before it are run again, with the failed one parked (or dead)
-instead of run; what came after it follows in a transaction of its own. So a message that did not fail sees attempt 1.
+instead of run; what came after it follows in a transaction of its own. So a message that did not fail sees attempt 1. A batch
+handler gets several messages in one call; where that fails, each is run in a call of its own, until the failure has an owner.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bothends.letters import Block, KeyOf
 from bothends.stores.inboxes import Entry
 from bothends.worker.acts import Acts, Do, Released, Superseded, begin_with
 from bothends.worker.deliveries import Delivery, Verdict, problem_failure
-from bothends.worker.engine import Book, Contended, Plan, RunFailed, Unattributed, Work
+from bothends.worker.engine import Book, CallFailed, Contended, Plan, RunFailed, Unattributed, Work
 
 __all__ = ["Batch"]
 
@@ -35,11 +36,12 @@ class Batch(Work):
         self._up_to: Delivery | None = None
         self._alone = False
 
-    def successor(self, culprit: Delivery, error: BaseException) -> Batch:
-        """What is left, for another thread: this one is stuck in the run of ``culprit``, which is charged."""
+    def successor(self, culprits: Sequence[Delivery], error: BaseException) -> Batch:
+        """What is left, for another thread: this one is stuck in a run of ``culprits``. One alone is charged."""
         left = Batch(self.plan, self.deliveries)
-        left.run, left._up_to, left.waiting_partitions = self.run, culprit, self.waiting_partitions
-        left._charge(culprit, error)
+        left.run, left.waiting_partitions = self.run, self.waiting_partitions
+        left._up_to = culprits[0] if len(culprits) == 1 else None
+        left._blame(culprits, error)
         return left
 
     def acts(self) -> Acts[None]:
@@ -97,6 +99,9 @@ class Batch(Work):
             yield Do.ROLLBACK
             self._charge(failed.delivery, failed.error)
             self._up_to = failed.delivery
+        except CallFailed as failed_together:
+            yield Do.ROLLBACK
+            self._part_company(failed_together.deliveries, failed_together.error)
         except Contended as contended:
             yield Do.ROLLBACK
             yield from self._contention(part, contended)
@@ -122,9 +127,12 @@ class Batch(Work):
         book = Book()
         transaction, fresh, waiting = yield from self._ours(self._enter(part, book))
         settled = {id(delivery) for delivery, _ in book.outcomes}
-        for delivery in part:
-            if id(delivery) not in settled:
-                yield from self._one(delivery, waiting, book)
+        runs = [d for d in part if id(d) not in settled and not self._settled_without_a_run(d, waiting, book)]
+        for group in self._groups(runs):
+            called = yield from self._call(group)
+            book.calls += 1
+            book.drafts += called.drafts
+            book.outcomes += [(delivery, Outcome.PROCESSED) for delivery in group]
         yield from self._write(book)
         if fresh:
             yield from self._commit(transaction, last=self._last(part))
@@ -186,8 +194,9 @@ class Batch(Work):
                         fingerprint=fingerprint_of_reason("conflict", delivery.message.type),
                     )))
 
-    def _one(self, delivery: Delivery, waiting: dict[KeyOf, str], book: Book) -> Acts[None]:
-        """One message that is new: parked behind its key, given up, or run."""
+    def _settled_without_a_run(self, delivery: Delivery, waiting: dict[KeyOf, str], book: Book) -> bool:
+        """A message that is new: parked behind its key, or given up; False where it is to be run. Asked of all before the
+        first one runs, in their order: what fails makes those behind it wait."""
         if delivery.message is not None and delivery.queue in waiting:
             self._park(delivery, book)
         elif delivery.verdict is Verdict.NEWER:
@@ -198,10 +207,8 @@ class Batch(Work):
         elif delivery.failure is not None:
             self._fail(delivery, delivery.failure, waiting, book)
         else:
-            called = yield from self._call(delivery)
-            book.calls += 1
-            book.drafts += called.drafts
-            book.outcomes.append((delivery, Outcome.PROCESSED))
+            return False
+        return True
 
     def _park(self, delivery: Delivery, book: Book, *, reason: str = "behind", error: str = "") -> None:
         book.outcomes.append((delivery, Outcome.PARKED))
@@ -248,7 +255,7 @@ class Batch(Work):
             entered.append(transaction)
 
         try:
-            called = yield from self._call(delivery, enter)
+            called = yield from self._call([delivery], enter)
             if not called.begun:
                 yield from enter(delivery)
         except Superseded:

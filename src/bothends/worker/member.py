@@ -280,13 +280,13 @@ class Worker:
 
     def _replace_stuck(self) -> None:
         for index, slot in enumerate(self._slots):
-            culprit = slot.overdue()
-            successor = slot.replace(culprit) if culprit is not None else None
-            if culprit is None or successor is None:
+            culprits = slot.overdue()
+            successor = slot.replace(culprits) if culprits is not None else None
+            if culprits is None or successor is None:
                 continue
             self._abandoned += 1
             _log.error("a handler ran longer than timeout_s and was abandoned", extra={
-                "consumer": self.consumer.name, "id": culprit.name[1], "abandoned": self._abandoned,
+                "consumer": self.consumer.name, "id": culprits[0].name[1], "abandoned": self._abandoned,
             })
             self._slots[index] = successor
             successor.start()

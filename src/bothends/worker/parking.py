@@ -16,7 +16,7 @@ from bothends.letters import Letter
 from bothends.stores.inboxes import Entry, Lease
 from bothends.worker.acts import Acts, Do, Released, Superseded, begin_with
 from bothends.worker.deliveries import Delivery, Verdict, problem_failure, read_letter
-from bothends.worker.engine import Book, Contended, Plan, RunFailed, Unattributed, Work
+from bothends.worker.engine import Book, CallFailed, Contended, Plan, RunFailed, Unattributed, Work
 
 __all__ = ["DRAIN_MAX", "Drain"]
 
@@ -52,11 +52,11 @@ class Drain(Work):
         """What this turn has in hand."""
         return self._waiting
 
-    def successor(self, culprit: Delivery, error: BaseException) -> Drain:
-        """What is left, for another thread: this one is stuck in the run of ``culprit``, which is charged."""
+    def successor(self, culprits: Sequence[Delivery], error: BaseException) -> Drain:
+        """What is left, for another thread: this one is stuck in a run of ``culprits``. One alone is charged."""
         left = Drain(self.plan, self.lease)
         left.run, left.done, left._waiting, left._most = self.run, self.done, self._waiting, 1
-        left._charge(culprit, error)
+        left._blame(culprits, error)
         return left
 
     def acts(self) -> Acts[None]:
@@ -133,6 +133,9 @@ class Drain(Work):
             self._charge(failed.delivery, failed.error)
             if failed.delivery is not part[0]:
                 self._most = 1
+        except CallFailed as failed_together:
+            yield Do.ROLLBACK
+            self._part_company(failed_together.deliveries, failed_together.error)
         except Contended as contended:
             yield Do.ROLLBACK
             yield from self._contention(part, contended)
@@ -147,11 +150,19 @@ class Drain(Work):
         yield Do.FENCE
         settled = _Settled()
         transaction, taken = yield from self._ours(self._enter(part))
+        runs: list[Delivery] = []
         for delivery in part:
             if delivery.name not in taken:
                 self._drop(delivery, settled)
-            elif not (yield from self._one(delivery, settled)):
+            elif delivery.verdict is Verdict.RUN and delivery.failure is None:
+                runs.append(delivery)
+            elif not self._settled_without_a_run(delivery, settled):
                 break
+        for group in self._groups(runs):
+            called = yield from self._call(group)
+            settled.book.drafts += called.drafts
+            for delivery in group:
+                self._succeed(delivery, settled)
         yield from self._write(settled.book)
         yield from self._close(settled, transaction)
 
@@ -178,19 +189,15 @@ class Drain(Work):
         if not _is_known(delivery):  # a copy of one that the inbox knows by the id that this one had not
             settled.succeeded.append(_position(delivery))
 
-    def _one(self, delivery: Delivery, settled: _Settled) -> Acts[bool]:
-        """One message; False where the queue stops at it."""
+    def _settled_without_a_run(self, delivery: Delivery, settled: _Settled) -> bool:
+        """One message that is not to be run; False where the queue stops at it."""
         if delivery.verdict is Verdict.NEWER and delivery.failure is None:
             return self._newer(delivery, settled)
         if delivery.verdict is Verdict.BROKEN:
             hold = self.plan.retry.then == "hold" and delivery.queue.keyed
             return self._fail(delivery, problem_failure(delivery, hold=hold), settled)
-        if delivery.failure is not None:
-            return self._fail(delivery, delivery.failure, settled)
-        called = yield from self._call(delivery)
-        settled.book.drafts += called.drafts
-        self._succeed(delivery, settled)
-        return True
+        assert delivery.failure is not None
+        return self._fail(delivery, delivery.failure, settled)
 
     def _succeed(self, delivery: Delivery, settled: _Settled) -> None:
         settled.book.outcomes.append((delivery, Outcome.PROCESSED))
@@ -279,7 +286,7 @@ class Drain(Work):
 
         settled = _Settled()
         try:
-            called = yield from self._call(delivery, enter)
+            called = yield from self._call([delivery], enter)
             if not called.begun:
                 yield from enter(delivery)
         except Superseded:

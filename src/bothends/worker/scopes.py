@@ -4,12 +4,12 @@ begin it themselves, and may act outside before.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bothends.contexts import not_allowed
+from bothends.contexts import Causes, not_allowed
 from bothends.drafts import Draft, draft
 from bothends.effects import Effects
 from bothends.errors import ConfigError, EffectNotAllowed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bothends.worker.deliveries import Delivery
     from bothends.worker.engine import Plan
 
-__all__ = ["AsyncEffectsScope", "EffectsScope", "RunScope", "Tools"]
+__all__ = ["AsyncEffectsScope", "BatchScope", "EffectsScope", "RunScope", "Tools"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,17 @@ class RunScope:
         raise not_allowed(f"once({name!r})")
 
     def emit(self, event: object, arguments: dict[str, Any]) -> str:
-        message, consumer = self._delivery.message, self._tools.plan.consumer
+        return self._emit(self._delivery, len(self.drafts), event, arguments)
+
+    def _emit(self, delivery: Delivery, ordinal: int, event: object, arguments: dict[str, Any]) -> str:
+        message, consumer = delivery.message, self._tools.plan.consumer
         assert message is not None
         if arguments.get("correlation_id") is None:
             arguments["correlation_id"] = message.correlation_id or message.id
         outbox = consumer.service.outbox
         made = draft(
             event, source=outbox.source, default_topic=f"{consumer.service.name}.events",
-            derived_id=derived_id(message.source, message.id, consumer.name, len(self.drafts)), causation_id=message.id,
+            derived_id=derived_id(message.source, message.id, consumer.name, ordinal), causation_id=message.id,
             traceparent=message.traceparent, repeated_headers=outbox.repeated_headers, **arguments,
         )
         outbox.check(made)
@@ -97,6 +100,21 @@ class RunScope:
     def renewals(self) -> Any:
         """Statements that keep an effect's lease alive; nothing here."""
         return None
+
+
+class BatchScope(RunScope):
+    """The scope of a batch handler: each event that it emits belongs to one of the messages, whichever it is called with."""
+
+    def __init__(self, tools: Tools, deliveries: Sequence[Delivery]) -> None:
+        super().__init__(tools, deliveries[0])
+        self._causes = Causes([delivery.event for delivery in deliveries], [delivery.message for delivery in deliveries])
+        self._deliveries = deliveries
+
+    def emit(self, event: object, arguments: dict[str, Any]) -> str:
+        place, ordinal = self._causes.look_up(arguments.pop("cause"))
+        id = self._emit(self._deliveries[place], ordinal, event, arguments)
+        self._causes.count(place)
+        return id
 
 
 class _Effects(RunScope):

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bothends.errors import ConfigError, StoreUnavailable
@@ -17,11 +17,13 @@ from bothends.worker.isolation import Isolation
 from bothends.worker.scopes import RunScope
 
 if TYPE_CHECKING:
+    from bothends.message import Message
     from bothends.worker.deliveries import Delivery
     from bothends.worker.engine import Plan
 
 __all__ = [
-    "Seating", "check_middleware", "signs_of_life_end", "signs_of_life_end_async", "transaction_of", "without_connection",
+    "Seating", "check_middleware", "messages_of", "signs_of_life_end", "signs_of_life_end_async", "transaction_of",
+    "without_connection",
 ]
 
 _STATES = {0: TransactionIs.ENDED, 2: TransactionIs.OPEN}
@@ -53,8 +55,8 @@ class Seating:
         self.fenced = fence
         """Whether the work in hand was taken from this worker."""
         self.stopping = stopping
-        self.running: tuple[Delivery, float] | None = None
-        """The message whose handler runs now, and since when (monotonic seconds)."""
+        self.running: tuple[Sequence[Delivery], float] | None = None
+        """The messages whose handler runs now, and since when (monotonic seconds)."""
         self.scope: RunScope | None = None
         self.secluded = False
         self.begun_at: float | None = None
@@ -129,6 +131,11 @@ def _wrapped(middleware: Callable[..., Any], call_next: Callable[[Any, Any], Any
         return middleware(event, ctx, call_next)
 
     return call
+
+
+def messages_of(deliveries: Sequence[Delivery]) -> list[Message]:
+    """The envelopes of messages that are to be run."""
+    return [delivery.message for delivery in deliveries if delivery.message is not None]
 
 
 def transaction_of(connection: Connection | AsyncConnection) -> TransactionIs:

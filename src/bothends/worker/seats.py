@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bothends.contexts import Context
+from bothends.contexts import BatchContext, Context
 from bothends.stores.connection import Connection
 from bothends.stores.steps import Sql
 from bothends.worker.acts import Act, Acts, Begin, Call, Called, Commit, Do, Pause, Released, TransactionIs, drive
 from bothends.worker.guards import guard_of, guarded_class
-from bothends.worker.scopes import EffectsScope, RunScope, Tools
-from bothends.worker.seating import Seating, signs_of_life_end, transaction_of, without_connection
+from bothends.worker.scopes import BatchScope, EffectsScope, RunScope, Tools
+from bothends.worker.seating import Seating, messages_of, signs_of_life_end, transaction_of, without_connection
 from bothends.worker.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Seat(Seating):
             self._sessions.end()
 
     def _call(self, act: Call, connection: Connection) -> Called:
-        delivery = act.delivery
+        delivery = act.deliveries[0]
         handler = delivery.handler
         assert handler is not None
         assert delivery.message is not None
@@ -130,23 +130,28 @@ class Seat(Seating):
         scope: RunScope
         if enter is None:
             guard.guard(True)
-            scope = RunScope(self._tools, delivery)
+            scope = BatchScope(self._tools, act.deliveries) if handler.batch else RunScope(self._tools, delivery)
         else:
             def begin() -> None:
                 drive(enter(delivery), self)
                 guard.guard(True)
 
             scope = EffectsScope(self._tools, delivery, begin)
-        context: Context[Any] = Context(
-            scope, message=delivery.message, attempt=delivery.attempts + 1, resources=self.resources,
-        )
+        context: Context[Any] | BatchContext[Any]
+        attempt, resources = delivery.attempts + 1, self.resources
+        if handler.batch:
+            handed: Any = [one.event for one in act.deliveries]
+            context = BatchContext(scope, messages=messages_of(act.deliveries), attempt=attempt, resources=resources)
+        else:
+            handed = delivery.event
+            context = Context(scope, message=delivery.message, attempt=attempt, resources=resources)
         call = self._handlers.get(id(handler))
         if call is None:
             call = self._handlers[id(handler)] = self._chain(handler.function, handler.takes_context)
         error: BaseException | None = None
-        self.scope, self.running = scope, (delivery, time.monotonic())
+        self.scope, self.running = scope, (act.deliveries, time.monotonic())
         try:
-            call(delivery.event, context)
+            call(handed, context)
             if scope.open_session is not None:
                 scope.open_session.flush()
         except BaseException as raised:

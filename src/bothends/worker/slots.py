@@ -127,18 +127,18 @@ class Slot:
             self.abandoned = True
             self.seat.abandon()
 
-    def overdue(self) -> Delivery | None:
-        """The message whose synchronous handler runs for too long."""
+    def overdue(self) -> Sequence[Delivery] | None:
+        """The messages whose synchronous handler runs for too long: one, or those of a batch handler's call."""
         running = self.seat.running if isinstance(self.seat, Seat) else None
         if running is None or time.monotonic() - running[1] <= self.floor.the_plan.consumer.timeout_s:
             return None
         return running[0]
 
-    def replace(self, culprit: Delivery) -> Slot | None:
-        """Abandons this slot's thread, which is stuck in a handler, and goes on in another one: the message is charged
-        with its run, the others are run again. None where the handler has come to its end meanwhile."""
+    def replace(self, culprits: Sequence[Delivery]) -> Slot | None:
+        """Abandons this slot's thread, which is stuck in a handler, and goes on in another one: a message that ran alone
+        is charged with its run, the others are run again. None where the handler has come to its end meanwhile."""
         with self._condition:
-            if self._finishing or self.overdue() is not culprit:
+            if self._finishing or self.overdue() is not culprits:
                 return None
             self.abandoned = True
         seat, work = self.seat, self._current
@@ -146,7 +146,7 @@ class Slot:
         threading.Thread(target=seat.abandon, name="bothends-abandon", daemon=True).start()
         timeout_s = self.floor.the_plan.consumer.timeout_s
         error = HandlerTimeout(f"the handler ran longer than timeout_s={timeout_s:g}")
-        successor = work.successor(culprit, error) if work is not None else None
+        successor = work.successor(culprits, error) if work is not None else None
         self.floor.observe(HandlerStuck(self.floor.the_plan.consumer.name))
         return Slot(
             self.floor, self.index, forwarder=self._forwarder, queue=self.queue, drains=self.drains, first=successor,

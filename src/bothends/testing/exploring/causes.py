@@ -159,12 +159,14 @@ def _swallowed(evidence: Evidence) -> Cause | None:
     struck = evidence.struck
     if struck is None or evidence.plan.get(struck.number) is not Fault.FAILS or not struck.users:
         return None
-    outcomes = [
-        mark.text for mark in evidence.ending.tape.marks
-        if mark.kind == "outcome" and (mark.consumer, mark.message) == (struck.consumer, struck.message)
-        and mark.after > struck.number
-    ]
-    return Cause.SWALLOWED if outcomes and outcomes[0] == "processed" else None
+    for mark in evidence.ending.tape.marks:
+        if mark.after <= struck.number or mark.consumer != struck.consumer:
+            continue
+        if mark.kind == "undone":  # the error was let out of a batch handler, say, whose messages then ran one by one
+            return None
+        if mark.kind == "outcome" and mark.message in evidence.ending.tape.members(struck.message):
+            return Cause.SWALLOWED if mark.text == "processed" else None
+    return None
 
 
 def _of_outside(evidence: Evidence, difference: Difference) -> Cause | None:

@@ -86,16 +86,17 @@ def processed(ending: Ending) -> Mapping[tuple[str, str], int]:
     """How often each (consumer, message) has taken effect: a handler's run that was committed."""
     tape = ending.tape
     counts: Counter[tuple[str, str]] = Counter()
-    ran: set[tuple[str, str]] = set()
+    ran: list[tuple[str, str]] = []
     for item in tape.in_order():
-        pair = (item.consumer, item.message)
         if not isinstance(item, Boundary):
             if item.kind == "ran":
-                ran.add(pair)
+                ran.append((item.consumer, item.message))
+            elif item.kind in ("dies", "waits", "undone"):
+                ran.clear()
         elif item.kind is Kind.ROLLBACK and not item.users:
             ran.clear()
-        elif item.kind is Kind.COMMIT and not item.users and pair in ran:
-            ran.discard(pair)
+        elif item.kind is Kind.COMMIT and not item.users:
             if tape.plan.get(item.number) not in (Fault.CRASH_BEFORE, Fault.FAILS):
-                counts[pair] += 1
+                counts.update(ran)
+            ran.clear()
     return counts

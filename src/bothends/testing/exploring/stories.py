@@ -47,6 +47,9 @@ _STRIKES = {
 def story_of(tape: Tape, plan: Plan) -> list[Line]:
     """The timeline of a detailed run. What does not touch the messages that the faults touch is left out."""
     about = _about(tape)
+    about |= {
+        (b.consumer, b.message) for b in tape.boundaries if any((b.consumer, m) in about for m in tape.members(b.message))
+    }
     lines: list[Line] = []
     done: set[tuple[str, str]] = set()
     for item in tape.in_order():
@@ -62,7 +65,7 @@ def story_of(tape: Tape, plan: Plan) -> list[Line]:
 
 def _about(tape: Tape) -> set[tuple[str, str]]:
     """(consumer, message) pairs that the story is about: what was struck, and what took effect more than once."""
-    about = {(b.consumer, b.message) for b in tape.applied if b.message}
+    about = {(b.consumer, message) for b in tape.applied if b.message for message in tape.members(b.message)}
     seen: set[tuple[str, str]] = set()
     for mark in tape.marks:
         if mark.kind == "outcome":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import TypeVar
@@ -30,7 +30,7 @@ class Mark:
     after: int
     process: str
     kind: str
-    """``fault``, ``dies``, ``starts``, ``ran``, ``outcome``, ``remembers``, ``forgets``, ``waits``."""
+    """``fault``, ``dies``, ``starts``, ``ran``, ``outcome``, ``remembers``, ``forgets``, ``waits``, ``undone``."""
     text: str
     consumer: str = ""
     message: str = ""
@@ -57,11 +57,12 @@ class Tape:
         self.dead = self.over = False
         self._detailed, self._is_users = detailed, is_users
         self._names: dict[tuple[str, str], str] = {}
+        self._members: dict[str, tuple[str, ...]] = {}
 
     def resume(self, before: Tape) -> None:
         """Goes on from where ``before`` stands, whose boundaries and names are this run's as well."""
         self.boundaries, self.marks = list(before.boundaries), list(before.marks)
-        self._names = dict(before._names)
+        self._names, self._members = dict(before._names), dict(before._members)
 
     # Names
 
@@ -71,6 +72,16 @@ class Tape:
         if found is None:
             found = self._names[(source, id)] = f"{type} #{len(self._names) + 1}"
         return found
+
+    def together(self, names: Sequence[str]) -> str:
+        """One name for messages that are in hand together."""
+        name = " + ".join(names)
+        self._members[name] = tuple(names)
+        return name
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """The names of the messages that go by ``name``."""
+        return self._members.get(name, (name,))
 
     # Boundaries
 

@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 TAKE_MAX = 500
 LEASES_MAX = 64
+TOGETHER_MAX = 3
+"""Messages that one batch has, where a handler takes batches: enough for one before and one after what is disturbed."""
 DRIVES_MAX = 20
 """Times that one batch is driven anew because the database was away."""
 _PAUSE_S = 0.05
@@ -128,6 +130,7 @@ class Intake:
         self.ask(store.inbox.wake_schema(self.plan.number))
         self.plan.suspects.load(self.ask(store.inbox.open_runs(self.plan.number, self.plan.worker)))
         self.seat: Seat | AsyncSeat = (AsyncSeat if consumer.is_async else Seat)(self.plan, resources=resources)
+        self._most = min(TOGETHER_MAX, consumer.batch_max) if consumer.has_batch_handlers else 1
         self.waiting: deque[Record] = deque()
         """Taken from the broker, not handled yet."""
         self.late: list[Record] = []
@@ -157,11 +160,27 @@ class Intake:
     # Delivering
 
     def deliver_one(self) -> bool:
-        """Handles the next record that may be handled. Whether there was one. Raises Crash."""
+        """Handles the next record that may be handled, or the next few where a handler takes batches. Whether there was
+        one. Raises Crash."""
         self._take()
-        record = self._next()
-        if record is None:
-            return False
+        moved = False
+        hand: list[tuple[Delivery, str]] = []
+        for _ in range(self._most):
+            record = self._next()
+            if record is None:
+                break
+            moved = True
+            label = self._receive(record)
+            if label is not None:
+                hand.append((read(self.consumer, record), label))
+        if hand:
+            self._tape.message = self._tape.together([label for _, label in hand])
+            self._drive(Batch(self.plan, [delivery for delivery, _ in hand]))
+            self._settle_all(hand)
+        return moved
+
+    def _receive(self, record: Record) -> str | None:
+        """The record's name; None where it was put back."""
         tape = self._tape
         tape.consumer = self.consumer.name
         label = tape.message = name_of(tape, record)
@@ -170,17 +189,13 @@ class Intake:
         if fault is Fault.REORDER:
             self.held.add(key)
             self.late.append(record)
-            return True
+            return None
         if fault is Fault.DELAYED_COPY:
             self.late.append(record)
         elif fault is Fault.DUPLICATE:
             self.waiting.appendleft(record)
         self._clock.forward(DELIVERING_S)
-        delivery = read(self.consumer, record)
-        self._drive(Batch(self.plan, [delivery]))
-        self._tell(delivery, label)
-        self._settle(delivery, label)
-        return True
+        return label
 
     def release(self) -> bool:
         """All else is done: what was put back and late copies come now, in order. Whether there were any."""
@@ -211,23 +226,32 @@ class Intake:
                 return record
         return None
 
-    def _settle(self, delivery: Delivery, label: str) -> None:
-        """The acknowledgement, or what takes its place."""
+    def _settle_all(self, hand: Sequence[tuple[Delivery, str]]) -> None:
+        again: set[tuple[str, int]] = set()
+        for delivery, label in hand:
+            self._tell(delivery, label)
+            place = delivery.record.origin[:2]
+            if place not in again and not self._settle(delivery, label):
+                again.add(place)  # and what came after it
+
+    def _settle(self, delivery: Delivery, label: str) -> bool:
+        """The acknowledgement, or what takes its place; False where the broker delivers it again."""
         if delivery.outcome is Outcome.FORWARDED:
             self._forwarder.forward(delivery, lambda: False)
         origin = delivery.record.origin
         if delivery.outcome is Outcome.RELEASED:
             self._again_from(delivery.record)
-            return
+            return False
         fault = self._tape.arrive(Kind.ACK, label, durable=True)
         if fault is Fault.LOST_ACK:
             self._again_from(delivery.record)
-            return
+            return False
         self._subscription.ack([origin])
         self._clock.forward(ACKNOWLEDGING_S)
         self._subscription.poll(0, 0.0)  # the position is stored
         if fault is Fault.CRASH_AFTER:
             self._tape.die()
+        return True
 
     def _again_from(self, record: Record) -> None:
         """The broker delivers this record and what came after it in its partition again."""
@@ -295,19 +319,23 @@ class Intake:
         try:
             while True:
                 act = acts.throw(error) if error is not None else acts.send(answer)
+                labels: list[str] = []
+                if act is Do.ROLLBACK:
+                    tape.mark("undone", "what ran since the last commit")
                 if isinstance(act, Call):
-                    handler = act.delivery.handler
+                    labels = [self._label(delivery) for delivery in act.deliveries]
+                    handler = act.deliveries[0].handler
                     assert handler is not None
                     code = handler.function.__code__ if hasattr(handler.function, "__code__") else None
                     tape.handler = Where(code.co_filename, code.co_firstlineno, code.co_name) if code else None
-                    tape.message, tape.running = self._label(act.delivery), True
+                    tape.message, tape.running = tape.together(labels), True
                 try:
                     answer, error = (yield act), None
                 except BaseException as raised:
                     answer, error = None, raised
                 if isinstance(act, Call):
                     tape.running, tape.handler = False, None
-                    self._after(answer)
+                    self._after(answer, labels)
         except StopIteration:
             return
 
@@ -319,10 +347,14 @@ class Intake:
             else:
                 self.seat.perform(Do.ROLLBACK)
 
-    def _after(self, called: Called | None) -> None:
+    def _after(self, called: Called | None, labels: Sequence[str]) -> None:
         """A handler's run is over: how, and what it has left in memory."""
+        together = self._tape.message
         if called is not None and called.error is None:
-            self._tape.mark("ran", "ran")
+            for label in labels:
+                self._tape.message = label
+                self._tape.mark("ran", "ran")
+        self._tape.message = together
         for name in self._changed():
             if name not in self._remembered:
                 self._remembered.add(name)
