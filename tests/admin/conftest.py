@@ -36,3 +36,14 @@ def connection(store: Store) -> Iterator[Connection]:
 @pytest.fixture
 def shelf(store: Store, connection: Connection) -> Shelf:
     return Shelf(store, connection)
+
+
+@pytest.fixture
+def pg_shelf(postgresql_url: str) -> Iterator[Shelf]:
+    """For what SQLite has not."""
+    with fresh_database(postgresql_url) as url:
+        found = open_store(url)
+        apply(found)
+        connection = found.connect()
+        yield Shelf(found, connection)
+        connection.close()

@@ -128,13 +128,16 @@ class Shelf:
             "'too_large')",
             seq=seq, id=f"h{seq}", topic=topic, key=key, body=b"{}", state=state)
 
-    def relay(self, name: str, *, left_s: float, state: str = "ok", detail: str = "") -> None:
+    def relay(
+        self, name: str, *, left_s: float, state: str = "ok", detail: str = "", wants: str = "poll", source: str = "poll",
+        reason: str = "",
+    ) -> None:
         """A relay whose lease ends in ``left_s``."""
         boot, value = (", boot, boot_until", ", 'b', 0") if self.store.dialect == "sqlite" else ("", "")
         self.sql(
-            f"insert into {{s}}.relays (name, pid, host, lease_s, lease_until, state, detail{boot}) "
-            f"values (:name, 1, 'h', 4, {{ago:ago}}, :state, :detail{value})",
-            name=name, ago=-left_s, state=state, detail=detail)
+            f"insert into {{s}}.relays (name, pid, host, lease_s, lease_until, state, detail, wants, source, "
+            f"reason{boot}) values (:name, 1, 'h', 4, {{ago:ago}}, :state, :detail, :wants, :source, :reason{value})",
+            name=name, ago=-left_s, state=state, detail=detail, wants=wants, source=source, reason=reason)
 
     def audits(self) -> list[tuple[str, str, str, str]]:
         """(by, verb, target, reason), oldest first."""

@@ -1,13 +1,16 @@
 """Status, health and trace: right numbers, also with nobody at work; bounded; strange rows are shown, not fatal."""
 
+import uuid
+
 import pytest
 
 from bothends.admin import health
 from bothends.admin import status as module
-from bothends.admin.amounts import amount
+from bothends.admin.amounts import amount, size
 from bothends.admin.status import consumer_status, outbox_status
 from bothends.admin.trace import trace
 from bothends.ids import derived_id
+from bothends.stores.steps import Sql
 from tests.admin.shelf import Shelf
 
 
@@ -58,6 +61,68 @@ def test_a_live_relay_is_listed_and_a_dead_one_is_not(shelf: Shelf) -> None:
     found = shelf.run(outbox_status(shelf.admin))
     assert [(r["name"], r["state"]) for r in found["relays"]] == [("alive", "paused")]
     assert ["paused" in f.what for f in health.of_outbox("orders", found)] == [True]
+
+
+def test_where_each_relay_reads_and_why(shelf: Shelf) -> None:
+    shelf.relay("told", left_s=9, wants="poll")
+    shelf.relay("auto", left_s=9, wants="auto", reason="wal_level of the server is not logical")
+    shelf.relay("reads", left_s=9, wants="wal", source="wal")
+    shelf.relay("waits", left_s=9, wants="wal", source="standby", reason="another relay reads the log")
+    found = shelf.run(outbox_status(shelf.admin))
+    assert [(r["name"], r["wants"], r["source"], r["reason"]) for r in found["relays"]] == [
+        ("told", "poll", "poll", ""), ("auto", "auto", "poll", "wal_level of the server is not logical"),
+        ("reads", "wal", "wal", ""), ("waits", "wal", "standby", "another relay reads the log")]
+    assert health.of_outbox("orders", found) == []
+
+
+@pytest.mark.parametrize(("wants", "waits"), [("wal", False), ("message", True)])
+def test_a_relay_that_polls_though_it_was_told_to_read_is_a_finding(shelf: Shelf, wants: str, waits: bool) -> None:
+    shelf.relay("one", left_s=9, wants=wants, reason="the role has no REPLICATION attribute")
+    [finding] = health.of_outbox("orders", shelf.run(outbox_status(shelf.admin)))
+    assert f"relay one polls, though relay_source is {wants}: the role has no REPLICATION attribute" in finding.what
+    assert ("waits in the log" in finding.what) is waits
+    assert "read-the-log.md" in finding.fix
+
+
+def test_a_database_without_a_log_has_no_slots(shelf: Shelf) -> None:
+    assert shelf.run(outbox_status(shelf.admin))["slots"] == []  # nobody has read anything yet
+
+
+@pytest.mark.needs("postgresql")
+def test_slots_and_what_they_hold_back(pg_shelf: Shelf) -> None:
+    slot = f"test_{uuid.uuid4().hex}"
+    pg_shelf.sql("update {s}.relay_log set slot = :slot, position = '1/16' where not messages", slot=slot)
+    [missing] = pg_shelf.run(outbox_status(pg_shelf.admin))["slots"]
+    assert missing == {"slot": slot, "carries": "rows", "position": "1/16", "active": False, "wal_status": "missing",
+                       "retained_bytes": None}
+    pg_shelf.connection.execute(Sql("select pg_create_logical_replication_slot(:slot, 'pgoutput')", {"slot": slot}))
+    try:
+        before = pg_shelf.run(outbox_status(pg_shelf.admin))["slots"][0]["retained_bytes"]
+        pg_shelf.sql("select pg_logical_emit_message(true, 'somebody', repeat('x', 100000))")
+        [there] = pg_shelf.run(outbox_status(pg_shelf.admin))["slots"]
+        assert (there["wal_status"], there["active"]) == ("reserved", False)
+        assert there["retained_bytes"] >= before + 100_000
+    finally:
+        pg_shelf.connection.execute(Sql("select pg_drop_replication_slot(:slot)", {"slot": slot}))
+
+
+SLOT = {"slot": "be_orders", "carries": "rows", "position": "0/0", "active": False, "wal_status": "reserved",
+        "retained_bytes": 3_200_000_000}
+
+
+@pytest.mark.parametrize(("slot", "alive", "says"), [
+    (SLOT, True, ""), (SLOT, False, "slot be_orders holds back 3.2 GB of the write-ahead log"),
+    (SLOT | {"retained_bytes": 1_000_000}, False, ""), (SLOT | {"wal_status": "missing", "retained_bytes": None}, False, ""),
+    (SLOT | {"wal_status": "unreserved"}, True, "slot be_orders is unreserved"),
+    (SLOT | {"wal_status": "lost", "retained_bytes": None}, True, "slot be_orders is lost: it held back more than"),
+    (SLOT | {"wal_status": "lost", "carries": "messages"}, True, "the messages that were not read are gone"),
+])
+def test_what_is_wrong_with_a_slot(shelf: Shelf, slot: dict[str, object], alive: bool, says: str) -> None:
+    if alive:
+        shelf.relay("one", left_s=9)
+    status = shelf.run(outbox_status(shelf.admin)) | {"slots": [slot]}
+    found = health.of_outbox("orders", status)
+    assert [says in finding.what for finding in found] == ([True] if says else [])
 
 
 def test_rates_and_time_to_drain(shelf: Shelf) -> None:
@@ -139,6 +204,11 @@ def test_the_life_of_one_event(shelf: Shelf) -> None:
     assert found[2]["dead_letter"] == number
     assert found[3]["id"] == caused
     assert shelf.run(trace(shelf.admin, "nobody")) == []
+
+
+def test_sizes() -> None:
+    assert [size(n) for n in (0, 999_400, 1_500_000, 999_900_000, 2_000_000_000)] == [
+        "0 kB", "999 kB", "1.5 MB", "999.9 MB", "2.0 GB"]
 
 
 def test_one_is_not_many(shelf: Shelf) -> None:

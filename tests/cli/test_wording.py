@@ -1,8 +1,10 @@
 """What status and errors say is so: nothing is drained that is kept back, one is not many, errors read as sentences."""
 
 import re
+import uuid
 from importlib.metadata import version
 
+import psycopg
 import pytest
 
 from tests.admin.shelf import Shelf
@@ -16,6 +18,38 @@ def test_an_outbox_with_held_events_is_not_drained(bothends: Cli, shelf: Shelf) 
     assert ", not drained; 1 relay\n" in bothends("status")
     shelf.sql("update {s}.held set state = 'dead'")  # given up on: nothing is left to be done
     assert ", drained; 1 relay\n" in bothends("status")
+
+
+def test_what_relays_read_is_said_where_it_is_not_simply_the_table(bothends: Cli, shelf: Shelf) -> None:
+    shelf.relay("one", left_s=60)
+    assert "poll" not in bothends("status")
+    shelf.relay("two", left_s=60, wants="auto", reason="the role has no REPLICATION attribute")
+    shelf.relay("three", left_s=60, wants="wal", source="wal")
+    for name in ("four", "five"):
+        shelf.relay(name, left_s=60, wants="wal", source="standby", reason="another relay reads the log")
+    said = bothends("status")
+    assert "  1 relay polls: the role has no REPLICATION attribute\n" in said
+    assert "  1 relay reads the log (wal)\n" in said
+    assert "  2 relays stand by: another relay reads the log\n" in said
+    [outbox] = bothends.json("status")["outboxes"]
+    assert {r["source"] for r in outbox["relays"]} == {"poll", "wal", "standby"}
+    assert outbox["slots"] == []
+
+
+def test_slots_are_said_with_what_they_hold_back(
+    bothends: Cli, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOTHENDS_DATABASE_URL", pg_database)
+    bothends("schema", "apply")
+    with psycopg.connect(pg_database, autocommit=True) as db:
+        db.execute("update bothends.relay_log set slot = 'be_none' where messages")
+        assert "  slot be_none for messages: missing\n" in bothends("status")
+        slot = f"test_{uuid.uuid4().hex}"
+        db.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+        db.execute("update bothends.relay_log set slot = %s where not messages", [slot])
+        said = bothends("status")
+        db.execute("select pg_drop_replication_slot(%s)", [slot])
+    assert re.search(f"  slot {slot} for rows: reserved, holds back \\d+ kB of the log\n", said)
 
 
 def test_a_consumer_with_parked_messages_is_not_drained(bothends: Cli, shelf: Shelf) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from bothends.cli import run
+from bothends.demo.run import Options
+from bothends.demo.world import World
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +20,8 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--source", "wal"], "not there yet"),
-        (["--source", "message"], "not there yet"),
+        (["--source", "wal"], "--database postgresql://... for wal"),
+        (["--source", "message"], "--database postgresql://... for message"),
         (["--source", "fast"], "source"),
         (["--faults", "some"], "faults"),
         (["--events", "0"], "events"),
@@ -63,17 +65,20 @@ def test_passwords_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hunter2" not in "".join(capsys.readouterr())
 
 
-def test_auto_is_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+def test_the_source_is_handed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Options] = []
 
     class Asked(Exception):
         pass
 
-    def remember(options: object, report: object) -> None:
+    def remember(options: Options, report: object) -> None:
         asked.append(options)
         raise Asked
 
     monkeypatch.setattr("bothends.demo.run.run_demo", remember)
-    for source in ("auto", "poll"):
-        assert run(["demo", "--source", source, "--events", "7", "--seed", "9"]) == 1
-    assert asked[0] == asked[1]
+    for source in ("auto", "poll", "wal", "message"):
+        assert run(["demo", "--source", source, "--database", "postgres://u@h/d"]) == 1
+    assert run(["demo"]) == 1
+    assert [options.relay_source for options in asked] == ["auto", "poll", "wal", "message", "auto"]
+    world = World("demo-1a", tmp_path, "postgresql://h/d", "kafka://k:1", relay_source="message")
+    assert world.environ({})["BOTHENDS_RELAY_SOURCE"] == "message"

@@ -4,10 +4,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from bothends.brokers import open_broker
+from bothends.demo.events import RUN
 from bothends.demo.forgetful import Forgetting
 from bothends.demo.producer import place_all
 from bothends.demo.seeded import make_orders
@@ -91,7 +93,7 @@ def test_lag_counts_from_the_stored_position(position: int, low: int, high: int,
     assert behind(Lag("t", 0, position, low, high)) == left
 
 
-@pytest.mark.parametrize("one", [Waiting(outbox=1), Waiting(lag=1), Waiting(parked=1)])
+@pytest.mark.parametrize("one", [Waiting(outbox=1), Waiting(log=1), Waiting(lag=1), Waiting(parked=1)])
 def test_anything_that_waits_has_not_settled(one: Waiting) -> None:
     assert not one.settled
     assert (one + Waiting(dead=1)).dead == 1
@@ -101,3 +103,39 @@ def test_a_dead_letter_does_not_wait() -> None:
     assert Waiting(dead=1).settled
 
 
+@pytest.mark.needs("postgresql")
+def test_a_message_waits_until_a_relay_is_done_with_its_place_in_the_log(
+    tmp_path: Path, pg_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bothends.demo import app
+
+    world = World(RUN, tmp_path, pg_database, relay_source="message")
+    world.prepare()
+    monkeypatch.setattr(app.orders.outbox, "_by_message", True)
+    monkeypatch.setattr(app.orders.outbox, "_groups", {})
+    place_all(iter(ORDERS), lambda: world.connect("orders"))
+    marks: dict[str, str] = {}
+
+    def done(service: str, position: str) -> None:
+        with world.connected(service) as db:
+            db.execute(
+                f'update "{world.schema_of(service)}".relay_log set position = %s where messages',  # type: ignore[arg-type]
+                [position])
+
+    with world.connected("orders") as db:
+        before = db.execute("select pg_current_wal_insert_lsn()::text").fetchone()[0]
+    first = look(world, marks)
+    assert (first.outbox, first.settled, list(marks)) == (0, False, [world.schema_of("orders")])
+    assert first.log > 40 * 100  # from the log's beginning on
+    done("orders", before)
+    with world.connected("orders") as db:
+        db.execute("select pg_logical_emit_message(true, 'somebody', 'else')")
+    assert 0 < look(world, marks).log < first.log  # the mark stays where it was
+    done("orders", marks[world.schema_of("orders")])
+    second = look(world, marks)  # nothing more comes to the payments: their place is noted
+    assert (second.settled, list(marks)) == (False, [world.schema_of("orders"), world.schema_of("payments")])
+    done("payments", "FFFFFFFF/0")
+    assert look(world, marks) == Waiting()
+    assert not look(world).settled  # without marks nobody knows
+    world.remove()
+    world.close()

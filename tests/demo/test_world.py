@@ -10,6 +10,8 @@ import pytest
 from bothends.demo import names
 from bothends.demo.proxies import Address
 from bothends.demo.world import World
+from bothends.stores.postgresql.slots import SlotSteps, publication_of
+from bothends.stores.steps import Sql, run
 
 
 def test_names_of_runs_differ_and_fit_a_group_prefix() -> None:
@@ -63,14 +65,35 @@ def on_servers(tmp_path: Path, pg_database: str, kafka_url: str) -> World:
     return World(names.new_run(), tmp_path, pg_database, kafka_url)
 
 
+def logs_of(world: World) -> set[str]:
+    """Makes the slots and publications of the orders' outbox, as relays do; the slots' names."""
+    connection = world.store("orders").connect()
+    made: set[str] = set()
+    for messages in (False, True):
+        steps = SlotSteps(world.schema_of("orders"), messages=messages)
+        run(steps.publish(), connection)
+        made.add(run(steps.name(), connection))
+    for slot in made:
+        connection.execute(Sql("select pg_create_logical_replication_slot(:slot, 'pgoutput')", {"slot": slot}))
+    connection.close()
+    return made
+
+
 def test_nothing_stays_on_servers_and_others_are_left_alone(on_servers: World, pg_database: str) -> None:
     other = World(names.new_run(), on_servers.folder, pg_database, on_servers.broker_url)
     on_servers.prepare()
     other.prepare()
+    logs_of(on_servers)
+    theirs = logs_of(other)
     on_servers.remove()
     with psycopg.connect(pg_database) as db:
         left = {row[0] for row in db.execute("select nspname from pg_namespace where nspname like 'demo%'").fetchall()}
+        kept = {row[0] for row in db.execute(
+            "select slot_name from pg_replication_slots where database = current_database()").fetchall()}
+        published = {row[0] for row in db.execute("select pubname from pg_publication").fetchall()}
     assert left == {other.schema_of(service) for service in names.SERVICES}
+    assert kept == theirs
+    assert published == {publication_of(other.schema_of("orders"), messages=messages) for messages in (False, True)}
     assert on_servers.broker.topic(on_servers.topics["orders"]).state == "missing"
     assert other.broker.topic(other.topics["orders"]).state == "ok"
     other.remove()

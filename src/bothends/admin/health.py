@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bothends.admin.amounts import amount
+from bothends.admin.amounts import amount, size
 
 __all__ = ["Finding", "of_consumer", "of_outbox"]
 
 WAITING_S = 60.0
 """An event that waits longer than this is a finding."""
+RETAINED_BYTES = 16 * 1024 * 1024
+"""What a slot may hold back with no relay alive before it is a finding: one segment of the log."""
 
 
 class Finding(NamedTuple):
@@ -32,6 +34,10 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
         if relay["state"] != "ok":
             found.append(Finding(name, f"relay {relay['name']} is {relay['state']}: {relay['detail']}",
                                  "see that the broker is up and reachable; nothing is lost meanwhile"))
+        if relay["wants"] in ("wal", "message") and relay["source"] == "poll":
+            found.append(_polls(name, relay))
+    for slot in status["slots"]:
+        found += _slot(name, slot, alive=bool(status["relays"]))
     for topic in status["topics"]:
         if topic.get("place_away"):
             found.append(Finding(name, f"topic {topic['topic']} is missing, denied or without a leader",
@@ -40,6 +46,31 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
             found.append(Finding(name, f"{amount(topic['dead'], 'dead event')} of topic {topic['topic']}",
                                  "`bothends dead list --outbox`"))
     return found
+
+
+def _polls(name: str, relay: Mapping[str, Any]) -> Finding:
+    """A relay that was told to read the log, and does not."""
+    why = f": {relay['reason']}" if relay["reason"] else ""
+    waits = "; what is added waits in the log" if relay["wants"] == "message" else ""
+    return Finding(
+        name, f"relay {relay['name']} polls, though relay_source is {relay['wants']}{why}{waits}",
+        "docs/how-to/read-the-log.md lists what the server must allow; the relay tries again by itself")
+
+
+def _slot(name: str, slot: Mapping[str, Any], *, alive: bool) -> list[Finding]:
+    """What is wrong with a slot: the server lets go of it, or it holds back what nobody reads."""
+    which, retained = slot["slot"], slot["retained_bytes"] or 0
+    if slot["wal_status"] in ("unreserved", "lost"):
+        gone = slot["carries"] == "messages" and slot["wal_status"] == "lost"
+        return [Finding(
+            name, f"slot {which} is {slot['wal_status']}: it held back more than max_slot_wal_keep_size"
+            + (", and the messages that were not read are gone" if gone else ""),
+            "see that a relay is alive: it makes a new slot, and what is in the table it finds there")]
+    if not alive and retained >= RETAINED_BYTES:
+        return [Finding(
+            name, f"no relay is alive, and slot {which} holds back {size(retained)} of the write-ahead log",
+            f"start `bothends relay`; if none is to run any more: select pg_drop_replication_slot('{which}')")]
+    return []
 
 
 def of_consumer(status: Mapping[str, Any]) -> list[Finding]:

@@ -66,7 +66,7 @@ def outbox_status(admin: PostgresqlAdmin) -> Steps[dict[str, Any]]:
         "delayed": delayed.rows[0][0], "in_per_s": _rounded(rate_in), "out_per_s": _rounded(rate_out),
         "drain_s": _rounded(drain_s(waiting, rate_in, rate_out)),
         "topics": [{**t, "oldest_age_s": _rounded(t["oldest_age_s"])} for _, t in sorted(topics.items())],
-        "relays": (yield from _relays(admin)),
+        "relays": (yield from _relays(admin)), "slots": (yield from _slots(admin)),
     }
 
 
@@ -88,11 +88,23 @@ def _rates(admin: PostgresqlAdmin) -> Steps[tuple[float, float]]:
 
 def _relays(admin: PostgresqlAdmin) -> Steps[list[dict[str, Any]]]:
     found = yield admin.sql(
-        """select r.name, r.host, r.pid, r.state, r.detail, {age:r.started_at},
+        """select r.name, r.host, r.pid, r.state, r.detail, r.wants, r.source, r.reason, {age:r.started_at},
                (select count(*) from {s}.relay_lanes l where l.relay = r.id)
            from {s}.relays r where r.lease_until > {now} order by r.id limit 100""")
-    names = ("name", "host", "pid", "state", "detail", "up_s", "lanes")
-    return [{**dict(zip(names, row, strict=True)), "up_s": round(row[5], 1)} for row in found.rows]
+    names = ("name", "host", "pid", "state", "detail", "wants", "source", "reason", "up_s", "lanes")
+    return [{**dict(zip(names, row, strict=True)), "up_s": round(row[8], 1)} for row in found.rows]
+
+
+def _slots(admin: PostgresqlAdmin) -> Steps[list[dict[str, Any]]]:
+    """Where relays read the log: their slots, and what each holds back."""
+    if not admin.has_log:
+        return []
+    found = yield admin.slots()
+    return [
+        {"slot": slot, "carries": "messages" if messages else "rows", "position": position, "active": bool(active),
+         "wal_status": wal_status or "missing", "retained_bytes": retained}
+        for slot, messages, position, active, wal_status, retained in found.rows
+    ]
 
 
 def consumer_status(admin: PostgresqlAdmin) -> Steps[list[dict[str, Any]]]:

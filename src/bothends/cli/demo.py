@@ -32,7 +32,8 @@ def demo(
     ] = None,
     broker: Annotated[str | None, typer.Option(metavar="URL", help="A Kafka broker.  [default: a log file]")] = None,
     source: Annotated[
-        Literal["auto", "poll", "wal", "message"], typer.Option(help="Where relays read. `auto` is `poll`.")
+        Literal["auto", "poll", "wal", "message"],
+        typer.Option(help="Where relays read: `poll` the table, `wal` the log, `message` what is stored nowhere else."),
     ] = "auto",
     export: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write product,units,revenue as the consumers hold them.")
@@ -52,8 +53,10 @@ def demo(
     from bothends.errors import BothendsError
 
     files = [*([orders] if orders else []), *(more or [])]
-    if source in ("wal", "message"):
-        raise typer.BadParameter(f"{source}: the relay that reads the log is not there yet", param_hint="--source")
+    if source in ("wal", "message") and database is None:
+        raise typer.BadParameter(
+            f"only PostgreSQL has a log that relays can read; give --database postgresql://... for {source}",
+            param_hint="--source")
     if files and events is not None:
         raise typer.BadParameter("the files say how many orders there are", param_hint="--events")
     if more and not orders:
@@ -61,7 +64,7 @@ def demo(
     database, broker = _checked(database, "--database", "postgresql"), _checked(broker, "--broker", "kafka")
     options = Options(
         Source([str(file.resolve()) for file in files], seed, events or EVENTS), faults, database, broker,
-        export.resolve() if export else None, keep,
+        export.resolve() if export else None, keep, source,
     )
     # SIGTERM ends like Ctrl-C: processes are stopped, schemas and topics removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
 
 from bothends.admin import trace as acts
-from bothends.admin.amounts import amount
+from bothends.admin.amounts import amount, size
 from bothends.cli.desk import AppArgument, AppOption, Json, ServiceOption, desk
 from bothends.cli.numbers import read
 from bothends.cli.output import as_json, duration, say, table
@@ -39,6 +40,7 @@ def status(
         say(f"outbox {outbox['name']}: {outbox['waiting']}{plus} waiting, {outbox['held']} held, {outbox['dead']} dead, "
             f"{outbox['delayed']} delayed; in {outbox['in_per_s']}/s, out {outbox['out_per_s']}/s, "
             f"{_drained(outbox, outbox['held'])}; {amount(len(outbox['relays']), 'relay')}")
+        _say_sources(outbox)
         table(("topic", "waiting", "oldest", "held", "dead"),
               [[t["topic"], t["waiting"], duration(t["oldest_age_s"]), t["held"], t["dead"]] for t in outbox["topics"]],
               empty="  nothing waits")
@@ -52,6 +54,19 @@ def status(
     for problem in numbers["problems"]:
         if problem not in said:
             say(problem)
+
+
+def _say_sources(outbox: dict[str, Any]) -> None:
+    """What relays read, where that is not simply the table, and why; and what their slots hold back."""
+    reading = Counter((relay["source"], relay["reason"]) for relay in outbox["relays"])
+    for (source, reason), count in sorted(reading.items()):
+        if source != "poll" or reason:
+            what = {"poll": "polls", "standby": "stands by"}.get(source, f"reads the log ({source})")
+            several = {"poll": "poll", "standby": "stand by"}.get(source, f"read the log ({source})")
+            say(f"  {amount(count, f'relay {what}', f'relays {several}')}" + (f": {reason}" if reason else ""))
+    for slot in outbox["slots"]:
+        held = "" if slot["retained_bytes"] is None else f", holds back {size(slot['retained_bytes'])} of the log"
+        say(f"  slot {slot['slot']} for {slot['carries']}: {slot['wal_status']}{held}")
 
 
 def _drained(numbers: dict[str, Any], kept: int) -> str:

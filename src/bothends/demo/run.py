@@ -49,6 +49,7 @@ class Options:
     broker: str | None = None
     export: Path | None = None
     keep: bool = False
+    relay_source: str = "auto"
 
 
 def run_demo(options: Options, report: Report) -> Result:
@@ -58,7 +59,7 @@ def run_demo(options: Options, report: Report) -> Result:
     if not orders:
         raise InvalidOrders("there is not one order in the input")
     folder = Path(tempfile.mkdtemp(prefix="bothends-demo-"))
-    world = World(names.new_run(), folder, options.database, options.broker or "")
+    world = World(names.new_run(), folder, options.database, options.broker or "", relay_source=options.relay_source)
     try:
         with _Run(options, report, world, orders) as run:
             result = run.to_the_end()
@@ -89,6 +90,7 @@ class _Run:
         self._producers: list[subprocess.Popen[bytes]] = []
         self._counting: dict[str, Connection] = {}
         self._last = Waiting()
+        self._marks: dict[str, str] = {}
         self._stuck_s = STUCK_S
 
     def __enter__(self) -> _Run:
@@ -201,7 +203,7 @@ class _Run:
             placing = self._still_placing()
             if not placing and tormentor.idle and now - looked_at >= _LOOK_EVERY_S and progress > 0.5:
                 looked_at = now
-                self._last = look(self._world)
+                self._last = look(self._world, self._marks)
                 if self._last.settled:
                     self._report.progress(1.0)
                     return True
@@ -209,7 +211,7 @@ class _Run:
             if seen != before:
                 before, moved_at = seen, now
             elif now - moved_at > self._stuck_s:
-                self._last = look(self._world)
+                self._last = look(self._world, self._marks)
                 self._result.problems.append(f"nothing has moved for {self._stuck_s:.0f} s: {self._last}")
                 return False
 

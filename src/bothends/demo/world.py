@@ -23,10 +23,12 @@ from bothends.demo.shop import Connection, Shop, open_database
 from bothends.ports import Broker
 from bothends.stores import open_store
 from bothends.stores import schema as tables
+from bothends.stores.steps import run
 
 __all__ = ["World", "address_of", "moved"]
 
 PARTITIONS = 8
+_FREE_MAX = 10
 _DEFAULT_PORTS = {"postgresql": 5432, "kafka": 9092}
 
 
@@ -58,6 +60,8 @@ class World:
     database: str | None = None
     broker_url: str = ""
     embedded_broker: bool = False
+    relay_source: str = "auto"
+    """``message``: producers and consumers store no events."""
 
     def __post_init__(self) -> None:
         if not self.broker_url:
@@ -92,7 +96,7 @@ class World:
         broker = moved(self.broker_url, proxies["broker"]) if "broker" in proxies else self.broker_url
         environ |= {
             "BOTHENDS_BROKER_URL": broker, "BOTHENDS_GROUP_PREFIX": f"{self.run}-", "BOTHENDS_LOG_FORMAT": "json",
-            "BOTHENDS_LOG_COUNTS_S": "1", "DEMO_RUN": self.run,
+            "BOTHENDS_LOG_COUNTS_S": "1", "BOTHENDS_RELAY_SOURCE": self.relay_source, "DEMO_RUN": self.run,
         }
         if len(str(self.folder / "run")) <= 60:  # sockets live there, and their names have a limit
             environ["BOTHENDS_RUNTIME_DIR"] = str(self.folder / "run")
@@ -149,10 +153,34 @@ class World:
         if self.database is not None:
             from psycopg.sql import SQL, Identifier
 
+            for service in names.SERVICES:
+                self._remove_log(service)
+
             with self.connected("orders") as db:
                 assert not isinstance(db, sqlite3.Connection)
                 for service in names.SERVICES:
                     db.execute(SQL("drop schema if exists {} cascade").format(Identifier(self.schema_of(service))))
+
+    def _remove_log(self, service: str) -> None:
+        """Slots and publications that relays of this run have made. They have ended, but a server learns late of the end of
+        one that was killed: what is in use is freed first."""
+        from psycopg.errors import ObjectInUse
+
+        from bothends.stores.postgresql.slots import SlotSteps
+
+        connection = self.store(service).connect(name="bothends demo")
+        try:
+            for messages in (False, True):
+                steps = SlotSteps(self.schema_of(service), messages=messages)
+                slot = run(steps.name(), connection)
+                for _ in range(_FREE_MAX):
+                    run(steps.free(slot), connection)  # waits a second at most
+                    with contextlib.suppress(ObjectInUse):
+                        run(steps.drop(slot), connection)
+                        break
+                run(steps.drop_publication(), connection)
+        finally:
+            connection.close()
 
     def close(self) -> None:
         if self._broker is not None:

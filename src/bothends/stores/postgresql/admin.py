@@ -24,6 +24,8 @@ class PostgresqlAdmin:
     blob = "bytea"
     keeps_published = True
     """Whether rows stay in the outbox for a while after they were published."""
+    has_log = True
+    """Whether the database has a log that relays can read."""
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -102,3 +104,15 @@ class PostgresqlAdmin:
     def recent_times(self, rows_max: int) -> Sql:
         """The times of the newest events in the outbox: how fast they come."""
         return self.sql("select time from {s}.outbox order by seq desc limit :rows_max", rows_max=rows_max)
+
+    def slots(self) -> Sql:
+        """The slots on record: (name, carries messages, done up to, in use, wal_status, bytes of log that it holds back). What
+        the server does not know is null."""
+        return self.sql(
+            """
+            select l.slot, l.messages, l.position::text, s.active, s.wal_status, pg_wal_lsn_diff(
+                case when pg_is_in_recovery() then pg_last_wal_receive_lsn() else pg_current_wal_insert_lsn() end,
+                s.restart_lsn)::bigint
+            from {s}.relay_log l left join pg_replication_slots s on s.slot_name = l.slot
+            where l.slot <> '' order by l.messages
+            """)

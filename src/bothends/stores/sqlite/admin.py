@@ -14,6 +14,7 @@ _NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 class SqliteAdmin(PostgresqlAdmin):
     blob = "blob"
     keeps_published = False
+    has_log = False
 
     def table(self, name: str) -> str:
         return f"bothends_{name}"
