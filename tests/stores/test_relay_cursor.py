@@ -233,6 +233,35 @@ def test_plans_use_the_indexes_on_a_table_that_was_never_analysed(store: Store, 
     assert _blocks(reader) - before < 1500
 
 
+def test_a_look_starts_no_parallel_workers_and_compiles_nothing(store: Store, reader: Reader) -> None:
+    """The planner expects a share of the table where there are a few late rows or none: with a few hundred thousand rows each
+    look took 20 ms, in which workers started that had nothing to do. Here such plans are made as cheap as can be."""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(
+            "insert into bothends.outbox (id, source, type, topic, key, body, time) select 'p' || g, 's', 't', 'topic', "
+            "decode(md5(g::text), 'hex'), 'b'::bytea, '' from generate_series(1, 20000) g")
+        connection.execute("analyze bothends.outbox")
+        found = connection.execute("select max(seq), pg_current_snapshot()::text from bothends.outbox").fetchone()
+    assert found is not None
+    said: list[str] = []
+    driver = reader.connection.driver
+    driver.add_notice_handler(lambda notice: said.append(str(notice.message_primary)))
+    driver.execute("load 'auto_explain'")
+    for setting, value in (
+        ("parallel_setup_cost", "0"), ("parallel_tuple_cost", "0"), ("min_parallel_table_scan_size", "0"),
+        ("min_parallel_index_scan_size", "0"), ("jit", "on"), ("jit_above_cost", "0"), ("auto_explain.log_analyze", "on"),
+        ("auto_explain.log_nested_statements", "on"), ("auto_explain.log_min_duration", "0"), ("client_min_messages", "log"),
+    ):
+        driver.execute("select set_config(%s, %s, false)", [setting, value])
+    reader.streams = [Stream(EVERY_LANE, *found)]
+    said.clear()
+    reader.page(50)
+    inner = [text for text in said if "outbox_late(" not in text]
+    assert len(inner) >= 2, "the statements of outbox_late and of outbox_fit"
+    assert not [text for text in inner if "Gather" in text or "JIT" in text]
+    assert "Gather" not in "".join(said)
+
+
 def _blocks(reader: Reader) -> int:
     reader.connection.driver.execute("select pg_stat_force_next_flush()")
     found = reader.connection.driver.execute(

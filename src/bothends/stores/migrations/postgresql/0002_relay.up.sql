@@ -65,12 +65,13 @@ create table {s}.delayed (
 create index on {s}.delayed (deliver_at);
 
 -- Rows at or below the hwm whose transaction ended after the cursor's snapshot was taken. A function for its setting: on a
--- table without statistics the planner would read all of it. `seq + 0`: by xid, not by seq, whatever the statistics say.
+-- table without statistics the planner would read all of it; with statistics it would start parallel workers for the rows
+-- that it expects and that are not there, at each look. `seq + 0`: by xid, not by seq, whatever the statistics say.
 -- p_lanes -1, every lane: none is computed.
 create function {s}.outbox_late(
     p_lanes bigint, p_running xid8[], p_xmax xid8, p_target pg_snapshot, p_hwm bigint, p_after bigint, p_rows int
 ) returns setof {s}.outbox language plpgsql stable
-set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
+set enable_seqscan = off set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_generic_plan as $$
 begin
     return query
     select * from {s}.outbox o
@@ -84,7 +85,8 @@ end $$;
 -- read without the bodies. In a function, whose plan is kept: planning this costs more than running it.
 create function {s}.outbox_fit(p_lanes bigint, p_target pg_snapshot, p_hwm bigint, p_rows int, p_bytes bigint)
 returns bigint language plpgsql stable
-set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+set enable_seqscan = off set enable_bitmapscan = off set max_parallel_workers_per_gather = 0 set jit = off
+set plan_cache_mode = force_generic_plan as $$
 begin
     if (select coalesce(sum(octet_length(b.body)), 0) < p_bytes from (
             select o.body from {s}.outbox o
