@@ -25,7 +25,7 @@ from bothends.message import Origin
 from bothends.operating.child import settle_memory
 from bothends.ports import BatchReport, Broker, Outgoing, Partition, Publisher, StartAt
 from bothends.relay import Relay
-from bothends.relay.events import LanesChanged, Published
+from bothends.relay.events import LanesChanged, Published, SourceChanged
 from bothends.relay.settings import RelaySettings
 from bothends.service import Consumer
 from bothends.stores import open_store
@@ -45,6 +45,7 @@ class State:
         self.assigned = 0
         self.done = 0
         self.duplicates = 0
+        self.source = "poll"
         self.at = 0.0
         self.final: dict[str, Any] = {}
         self._over = threading.Event()
@@ -56,15 +57,15 @@ class State:
         self.done += events
 
     def _say(self) -> None:
-        said: tuple[int, int, int] = (-1, -1, -1)
+        said: tuple[int, int, int, str] = (-1, -1, -1, "")
         while True:
             over = self._over.wait(_SAY_S)
-            now = (self.assigned, self.done, self.duplicates)
+            now = (self.assigned, self.done, self.duplicates, self.source)
             if now != said:
                 said = now
                 _print({
                     "assigned": self.assigned, "done": self.done, "duplicates": self.duplicates, "at": self.at,
-                    "rss_kb": _rss_kb(),
+                    "source": self.source, "rss_kb": _rss_kb(),
                 })
             if over:
                 return
@@ -129,6 +130,8 @@ def relay(task: dict[str, Any], state: State, stop: threading.Event) -> None:
             state.count(event.records)
         elif isinstance(event, LanesChanged):
             state.assigned = event.lanes
+        elif isinstance(event, SourceChanged):
+            state.source = event.source
 
     noted: dict[str, list[tuple[float, float]]] = {}
     store: Any = open_store(task["database"])

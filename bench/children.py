@@ -33,6 +33,7 @@ class Sample(NamedTuple):
 class Child:
     process: subprocess.Popen[str]
     assigned: int = 0
+    source: str = "poll"
     done: int = 0
     duplicates: int = 0
     at: float = 0.0
@@ -52,6 +53,7 @@ class Child:
                     if said["done"] > self.done:
                         self.samples.append(Sample(said["at"], said["done"], said["rss_kb"]))
                     self.assigned, self.done, self.at = said["assigned"], said["done"], said["at"]
+                    self.source = said["source"]
                     self.duplicates = said["duplicates"]
                 _said.notify_all()
         with _said:

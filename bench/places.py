@@ -47,6 +47,10 @@ def database() -> Iterator[str]:
         yield url
     finally:
         with psycopg.connect(server_url, autocommit=True) as server:
+            # A logical slot keeps its database.
+            server.execute("select pg_terminate_backend(active_pid, 5000) from pg_replication_slots "
+                           "where database = %s and active_pid is not null", [name])
+            server.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", [name])
             server.execute(SQL("drop database {} with (force)").format(Identifier(name)))
 
 
