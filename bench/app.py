@@ -17,7 +17,7 @@ __all__ = ["EFFECTS", "service"]
 EFFECTS = """
 create table effects (
     sale bigint not null, part int not null, sent double precision not null, done double precision not null, pid int not null);
-create index on effects (part, done)"""
+create index on effects (part, sent)"""
 
 service = Service("bench")
 stock = service.consumer(

@@ -10,7 +10,7 @@ import psycopg
 from bench import places
 from bench.children import Child, child, until
 from bench.figures import figure, goal, percentile, ratios, report
-from bench.shop import body, envelope, publish, stock
+from bench.shop import body, envelope, publish, stock, warmed
 from bothends.ports import Broker, Outgoing
 
 ROUNDS = 5
@@ -78,8 +78,9 @@ def one_round(failing: bool, events: int, seconds: int) -> tuple[float, float]:
 
 def pace(broker: Broker, topic: str, seconds: int, worker: Child, failing: bool) -> None:
     """Sends ``PACE`` a second, each with its time, and waits for the good ones."""
-    publisher = broker.publisher("bench-pace")
-    start, before, good, n = time.monotonic(), worker.done, 0, 0
+    before, good, n = worker.done, 1, 0
+    publisher = warmed(broker, "bench-pace", Outgoing(topic, b"%d" % KEYS, body(KEYS, 0), envelope("paced")))
+    start = time.monotonic()
     for tick in range(seconds * TICKS_PER_S):
         wait_s = start + tick / TICKS_PER_S - time.monotonic()
         if wait_s > 0:
@@ -90,7 +91,7 @@ def pace(broker: Broker, topic: str, seconds: int, worker: Child, failing: bool)
             good += not (failing and key == FAILING)
             some.append(Outgoing(topic, b"%d" % key, body(key, key, time.monotonic()), envelope(f"paced-{n}")))
             n += 1
-        publisher.send(tick, some)
+        publisher.send(1 + tick, some)
         publisher.poll(0)
     publisher.close(5)
     until(lambda: worker.done >= before + good, worker, timeout_s=60)

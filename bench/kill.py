@@ -46,7 +46,7 @@ class Kill:
     at: float
     """Monotonic seconds, one clock for all processes."""
     back: float
-    """When each partition had had an effect again."""
+    """When each partition had had an effect of an event that was sent after the kill."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Scene:
     watching: psycopg.Connection[Any]
 
     def until_effects(self, since: float) -> None:
-        """Waits until every partition has effects that are younger."""
+        """Waits until every partition has effects of events that were sent later."""
         deadline = time.monotonic() + WAIT_S
         while True:
             row = self.watching.execute(
                 "select count(*) from generate_series(0, %s) p where exists (select from effects e where e.part = p and "
-                "e.done > %s)", [PARTITIONS - 1, since]).fetchone()
+                "e.sent > %s)", [PARTITIONS - 1, since]).fetchone()
             if row == (PARTITIONS,):
                 return
             if time.monotonic() > deadline:

@@ -30,7 +30,6 @@ COMPARED, COMPARED_QUICK = 4, 2
 """Windows without readers, before them, which are compared with as many at the end. One more goes before: processes and
 caches are cold."""
 FLAT = 1.5
-KINDS = ("overlapping", "held")
 PROBE_S = 0.05
 TABLES = ("outbox", "relay_progress", "relays", "relay_lanes")
 _COLUMNS = (
@@ -62,39 +61,37 @@ class Found:
 def measure(rounds: int | None = None, quick: bool = False) -> dict[str, Any]:
     window_s, pinned, compared = (
         (WINDOW_S_QUICK, PINNED_QUICK, COMPARED_QUICK) if quick else (WINDOW_S, PINNED, COMPARED))
+    found = [one_round(window_s, 1 + compared, pinned) for _ in range(rounds or 1)]
+    points = [list(row) for row in zip(*(found[-1].columns[name] for name in _COLUMNS), strict=True)]
     figures: dict[str, dict[str, Any]] = {}
-    goals = []
-    points: list[list[float]] = []
-    for kind in KINDS:
-        rows = [one_round(kind, window_s, 1 + compared, pinned) for _ in range(rounds or 1)]
-        points = [list(row) for row in zip(*(rows[-1].columns[name] for name in _COLUMNS), strict=True)]
-        for name, unit, digits in (
-            ("claim_p50_ms", "ms", 2), ("claim_p99_ms", "ms", 2), ("settle_p50_ms", "ms", 2), ("lease_p50_ms", "ms", 2),
-            ("confirmed_p50_ms", "ms", 2), ("confirmed_p99_ms", "ms", 2), ("empty_p50_ms", "ms", 2),
-            ("claim_cpu_us", "µs of the server's CPU", 1), ("relay_cpu_us", "µs of CPU per event", 1),
-        ):
-            first = [value for row in rows for value in row.columns[name][1:1 + compared]]
-            last = [value for row in rows for value in row.columns[name][-compared:]]
-            figures[f"{kind}_before_{name}"] = figure(first, unit, digits)
-            figures[f"{kind}_last_{name}"] = figure(last, unit, digits)
-            if name in ("claim_p50_ms", "claim_p99_ms", "claim_cpu_us"):
-                ratio = figures[f"{kind}_{name.rpartition('_')[0]}_ratio"] = figure(
-                    ratios(last, first), "of that before the readers", 3)
-                what = {"claim_p50_ms": "median claim", "claim_p99_ms": "99 of 100 claims", "claim_cpu_us": "CPU of a claim"}
-                goals.append(goal(
-                    "R7", f"{what[name]} at the end, {kind} readers", ratio, "at most", FLAT))
-        figures[f"{kind}_server_cpu_s"] = figure(
-            [row.windows[-1].server_cpu_s - row.windows[0].server_cpu_s for row in rows], "s of CPU of the server", 1)
-        for table in TABLES:
-            figures[f"{kind}_{table}_kb"] = figure([row.windows[-1].bytes[table] / 1024 for row in rows], "kB at the end")
-        figures[f"{kind}_relays_dead"] = figure([row.windows[-1].dead["relays"] for row in rows], "dead rows at the end")
+    ratio: dict[str, dict[str, Any]] = {}
+    for name, unit, digits in (
+        ("claim_p50_ms", "ms", 2), ("claim_p99_ms", "ms", 2), ("settle_p50_ms", "ms", 2), ("lease_p50_ms", "ms", 2),
+        ("confirmed_p50_ms", "ms", 2), ("confirmed_p99_ms", "ms", 2), ("empty_p50_ms", "ms", 2),
+        ("claim_cpu_us", "µs of the server's CPU", 1), ("relay_cpu_us", "µs of CPU per event", 1),
+    ):
+        before = [value for each in found for value in each.columns[name][1:1 + compared]]
+        last = [value for each in found for value in each.columns[name][-compared:]]
+        figures[f"before_{name}"], figures[f"last_{name}"] = figure(before, unit, digits), figure(last, unit, digits)
+        ratio[name] = figure(ratios(last, before), "of that before the readers", 3)
+    for name in ("claim_p50", "claim_p99", "claim_cpu", "settle_p50"):
+        figures[f"{name}_ratio"] = ratio[f"{name}_us" if name == "claim_cpu" else f"{name}_ms"]
+    figures["server_cpu_s"] = figure(
+        [each.windows[-1].server_cpu_s - each.windows[0].server_cpu_s for each in found], "s of CPU of the server", 1)
+    for table in TABLES:
+        figures[f"{table}_kb"] = figure([each.windows[-1].bytes[table] / 1024 for each in found], "kB at the end")
+    figures["relays_dead"] = figure([each.windows[-1].dead["relays"] for each in found], "dead rows at the end")
+    goals = [
+        goal("R7", f"{what} at the end", figures[f"{name}_ratio"], "at most", FLAT) for name, what in (
+            ("claim_p50", "median claim"), ("claim_p99", "99 of 100 claims"), ("claim_cpu", "CPU of a claim"))
+    ]
     return report(
         "Pinned horizon: claims while others read for long",
         f"""{RATE} transactions a second, each a business row and one event, as in the bench of latency; one relay, a process
         of its own. After {1 + compared} windows of {window_s:g} s readers begin to hold snapshots (REPEATABLE READ, one query
-        of the business table, then nothing), so that no dead row can be removed, for {pinned * window_s:g} s: overlapping
-        ones of {READER_WINDOWS * window_s:g} s, a new one each {READER_WINDOWS * window_s / 2:g} s; and, in a run of its own,
-        a single one. A claim is the statement that reads a page, settle the one that stores the cursor, lease the one that
+        of the business table, then nothing), so that no dead row can be removed, for {pinned * window_s:g} s: one all that
+        time, and overlapping ones of {READER_WINDOWS * window_s:g} s, a new one each {READER_WINDOWS * window_s / 2:g} s.
+        A claim is the statement that reads a page, settle the one that stores the cursor, lease the one that
         renews it, timed in the relay. The {compared} windows before the readers are compared with the last {compared}, one
         by one. claim_cpu_us is what the relay's server process
         spends per claim, all its other statements included. empty_ is the same statement on an outbox in which nothing ever
@@ -108,7 +105,7 @@ def measure(rounds: int | None = None, quick: bool = False) -> dict[str, Any]:
     )
 
 
-def one_round(kind: str, window_s: float, free: int, pinned: int) -> Found:
+def one_round(window_s: float, free: int, pinned: int) -> Found:
     """``free`` windows without readers, then ``pinned`` with them."""
     events = int(RATE * (free + pinned) * window_s)
     called, returned = [0.0] * events, [0.0] * events
@@ -127,7 +124,7 @@ def one_round(kind: str, window_s: float, free: int, pinned: int) -> Found:
         ]
         every_s, from_s = READER_WINDOWS * window_s / 2, start + free * window_s
         threads += [
-            threading.Thread(target=read, args=(url, kind, every_s, from_s, over)),
+            threading.Thread(target=read, args=(url, every_s, from_s, over)),
             threading.Thread(target=probe, args=(empty, probes, over)),
         ]
         for thread in threads:
@@ -148,8 +145,8 @@ def one_round(kind: str, window_s: float, free: int, pinned: int) -> Found:
     return found
 
 
-def read(url: str, kind: str, every_s: float, start: float, over: threading.Event) -> None:
-    """Holds snapshots from ``start`` until ``over``: one, or a new one each ``every_s`` and never more than two."""
+def read(url: str, every_s: float, start: float, over: threading.Event) -> None:
+    """Holds snapshots from ``start`` until ``over``: the first one all the time, of the later ones two at once."""
     over.wait(max(0.0, start - time.monotonic()))
     with ExitStack() as readers:
         held: list[psycopg.Connection[Any]] = []
@@ -158,9 +155,9 @@ def read(url: str, kind: str, every_s: float, start: float, over: threading.Even
             reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             reader.execute("select count(*) from orders")
             held.append(reader)
-            if len(held) > 2:
-                held.pop(0).close()
-            over.wait(None if kind == "held" else every_s)
+            if len(held) > 3:
+                held.pop(1).close()
+            over.wait(every_s)
 
 
 def probe(url: str, noted: list[tuple[float, float]], over: threading.Event) -> None:

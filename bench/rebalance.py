@@ -13,7 +13,7 @@ import psycopg
 from bench import places
 from bench.children import Child, child, until
 from bench.figures import figure, goal, percentile, report
-from bench.shop import body, envelope, stock
+from bench.shop import body, envelope, stock, warmed
 from bothends.ports import Broker, Outgoing
 
 RATE = 500
@@ -120,7 +120,8 @@ def settled(url: str, events: int, member: Child) -> int:
 
 def send(broker: Broker, topic: str, over: threading.Event, sent: list[int]) -> None:
     """``RATE`` a second, each with its time, until ``over``."""
-    publisher = broker.publisher("bench-rebalance")
+    publisher = warmed(broker, "bench-rebalance", Outgoing(topic, b"0", body(0, 0), envelope("sold-0")))
+    sent[0] = 1
     start, tick = time.monotonic(), 0
     while not over.wait(max(0.0, start + tick / TICKS_PER_S - time.monotonic())):
         some = []

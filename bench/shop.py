@@ -14,9 +14,12 @@ from psycopg.sql import SQL
 from bothends import Service, event
 from bothends.codecs.cloudevents import pack_headers
 from bothends.message import Origin, Record
-from bothends.ports import Broker, Outgoing
+from bothends.ports import Broker, Outgoing, Publisher
 
-__all__ = ["BODY", "HEADERS", "Sold", "backlog", "envelope", "publish", "records", "sales", "service", "stock"]
+__all__ = [
+    "BODY", "HEADERS", "Sold", "backlog", "envelope", "publish", "records", "sales", "service", "stock",
+    "warmed",
+]
 
 BODY = random.Random(13).randbytes(100).hex().encode()
 """200 bytes that compress like hexadecimal digits do."""
@@ -83,6 +86,15 @@ def publish(broker: Broker, topic: str, sold: Sequence[tuple[int, int]]) -> None
             if report.failures:
                 raise SystemExit(f"the broker refused records: {next(iter(report.failures.values()))}")
     publisher.close(1)
+
+
+def warmed(broker: Broker, name: str, first: Outgoing) -> Publisher:
+    """A publisher that has connected: ``first`` is confirmed."""
+    publisher = broker.publisher(name)
+    publisher.send(0, [first])
+    while publisher.pending():
+        publisher.poll(1)
+    return publisher
 
 
 def backlog(connection: psycopg.Connection[Any], topic: str, events: int, *, keys: int = 1000, first: int = 0) -> None:

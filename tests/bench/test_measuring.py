@@ -29,12 +29,11 @@ FIGURES = {
     "failing_key": {"healthy_per_s", "failing_per_s", "healthy_p99_ms", "failing_p99_ms", "throughput_ratio", "p99_ratio"},
     "backlog": {"small_per_s", "large_per_s", "slowest_window_per_s", "rss_max_mb", "rss_growth_mb", "ratio"},
     "pinned": {
-        *(f"{kind}_{when}_{what}" for kind in ("overlapping", "held") for when in ("before", "last") for what in (
+        *(f"{when}_{what}" for when in ("before", "last") for what in (
             "claim_p50_ms", "claim_p99_ms", "settle_p50_ms", "lease_p50_ms", "confirmed_p50_ms", "confirmed_p99_ms",
             "empty_p50_ms", "claim_cpu_us", "relay_cpu_us")),
-        *(f"{kind}_{what}" for kind in ("overlapping", "held") for what in (
-            "claim_p50_ratio", "claim_p99_ratio", "claim_cpu_ratio", "server_cpu_s", "outbox_kb", "relay_progress_kb",
-            "relays_kb", "relay_lanes_kb", "relays_dead")),
+        "claim_p50_ratio", "claim_p99_ratio", "claim_cpu_ratio", "settle_p50_ratio", "server_cpu_s", "outbox_kb",
+        "relay_progress_kb", "relays_kb", "relay_lanes_kb", "relays_dead",
     },
     "kill": {
         *(f"{kind}_{what}" for kind in ("relay", "worker_supervisor", LEFT) for what in (
@@ -54,7 +53,7 @@ FIGURES = {
 }
 GOALS = {
     "relay": ["S1"], "latency": ["S2"] * 6, "worker": ["S3", "S3"], "enqueue": ["S4"] * 4, "failing_key": ["S5", "S5"],
-    "backlog": ["S6", "S6"], "growth": ["S8"] * 3, "pinned": ["R7"] * 6, "kill": ["S7", "S7", "P3"], "rebalance": ["P3"],
+    "backlog": ["S6", "S6"], "growth": ["S8"] * 3, "pinned": ["R7"] * 3, "kill": ["S7", "S7", "P3"], "rebalance": ["P3"],
     "embedded": [], "scale": [], "peers": ["S1"],
 }
 SMALLER: dict[str, dict[str, Any]] = {
