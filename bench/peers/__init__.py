@@ -31,7 +31,8 @@ _MAKERS: Sequence[Callable[[], Peer]] = (
 )
 ALL: Mapping[str, Peer] = {peer.name: peer for peer in (make() for make in _MAKERS)}
 UNITS = {
-    "drain_per_s": ("events/s", 0), "live_per_s": ("events/s", 0), "p50_ms": ("ms", 1), "p99_ms": ("ms", 1),
+    "drain_per_s": ("events/s", 0), "live_per_s": ("events/s", 0), "written_per_s": ("events/s", 0), "p50_ms": ("ms", 1),
+    "p99_ms": ("ms", 1),
     "cpu_s": ("s of CPU per million events", 1), "postgresql_cpu_s": ("s of CPU per million events", 1),
     "kafka_cpu_s": ("s of CPU per million events", 1), "rss_mb": ("MB", 0), "swapped": ("records", 0),
     "again": ("records", 0),
@@ -68,10 +69,10 @@ def measure(rounds: int | None = None, quick: bool = False, only: Sequence[str] 
         drains a backlog of {BODY_BYTES}-byte bodies with 3 headers over 1,000 keys, which was committed in transactions of
         {TRANSACTION} rows before it started; then, where a figure is given, events are written flat out while it runs
         (live); then single-row transactions at an even rate (latency). Drained is from the first record to the last by the
-        broker's clock, so no start is counted; live from the first write until all are in the topic. Latency is from the
-        return of COMMIT to when a consumer with fetch.wait.max.ms=5 has the record. CPU is that of the relay's processes
-        while it drained, memory the most they ever had resident. Each peer has the settings that were best here; order
-        is what it promises, and what was seen. Rounds alternate.""",
+        broker's clock, so no start is counted; live from the first write until all are in the topic, beside what was
+        written per second. Latency is from the return of COMMIT to when a consumer with fetch.wait.max.ms=5 has the record.
+        CPU is that of the relay's processes while it drained, memory the most they ever had resident. Each peer has the
+        settings that were best here; order is what it promises, and what was seen. Rounds alternate.""",
         """Relay, database, broker, writers and consumer share two processors: a peer whose relay works less leaves them
         more. CPU of PostgreSQL and Kafka is that of the whole servers, neighbours included. Slow peers drain fewer events
         and, where they don't keep up, have their latency taken at a lower rate. A JVM that has run for an hour is faster
