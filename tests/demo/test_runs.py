@@ -88,12 +88,25 @@ def test_outages_of_files(tmp_path: Path) -> None:
     assert result["outages"] == 2
 
 
+@pytest.mark.parametrize("source", ["wal", "message"])
+def test_the_log_is_read_while_relays_are_killed(tmp_path: Path, pg_database: str, source: str) -> None:
+    result = demo("--events", "100", "--seed", "14", "--source", source, "--database", pg_database, folder=tmp_path)
+    assert_good(result, 100)
+    assert result["kills"] >= 5
+    assert result["sources"][source] >= 1
+    with psycopg.connect(pg_database) as db:
+        assert db.execute(
+            "select slot_name from pg_replication_slots where database = current_database()").fetchall() == []
+        assert db.execute("select pubname from pg_publication").fetchall() == []
+
+
 @pytest.mark.slow
-def test_everything_on_servers(tmp_path: Path, pg_database: str, kafka_url: str) -> None:
+@pytest.mark.parametrize("source", ["poll", "wal", "message"])
+def test_everything_on_servers(tmp_path: Path, pg_database: str, kafka_url: str, source: str) -> None:
     export = tmp_path / "sums.csv"
     result = demo(
         "--events", "150", "--seed", "13", "--faults", "all", "--database", pg_database, "--broker", kafka_url,
-        "--export", str(export), folder=tmp_path,
+        "--source", source, "--export", str(export), folder=tmp_path,
     )  # fmt: skip
     assert_good(result, 150)
     assert result["kills"] >= 5

@@ -34,6 +34,14 @@ def test_counts_are_what_came_since_the_last_line(caplog: pytest.LogCaptureFixtu
     assert said(caplog) == []
 
 
+def test_what_a_relay_reads_is_said_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally(60)
+    tally.observe(events.SourceChanged(7, "wal", ""))
+    tally.observe(events.SourceChanged(7, "poll", "the slot was dropped"))
+    assert said(caplog, "source", "reason", "relay") == [
+        ("source", "wal", None, None), ("source", "poll", "the slot was dropped", None)]
+
+
 def test_news_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
     tally = Tally(60)
     tally.observe(events.PlaceAway("orders", "missing"))

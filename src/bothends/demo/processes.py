@@ -167,6 +167,11 @@ class Fleet:
                     outcomes.update({name: line[name] for name in OUTCOMES if name in line})
         return outcomes
 
+    def sources(self) -> dict[str, int]:
+        """How often a relay has begun to read where: ``poll``, ``wal``, ``message``, ``standby``."""
+        lines = (line for process in self.processes.values() for line in process.log_lines())
+        return dict(sorted(Counter(str(line["source"]) for line in lines if line.get("event") == "source").items()))
+
     def stop(self) -> None:
         """All at once; SIGKILL for those that do not end in time."""
         for process in self.processes.values():

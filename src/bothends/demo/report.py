@@ -83,6 +83,8 @@ class Report:
             table.add_row(title, f"{value:,}", style=style)
         table.add_row("seconds", f"{result.seconds:.1f}")
         table.add_row("orders per second", f"{result.events_per_second:,.0f}")
+        if result.sources.keys() - {"poll"}:
+            table.add_row("relays began to read", ", ".join(f"{name} {count}" for name, count in result.sources.items()))
         self._console.print(table)
         for problem in result.problems:
             self.note(problem)

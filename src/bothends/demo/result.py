@@ -37,6 +37,8 @@ class Result:
     charges: int = 0
     run: str = ""
     seed: int = 0
+    sources: dict[str, int] = field(default_factory=dict)
+    """How often a relay has begun to read where, as far as they said so: ``poll``, ``wal``, ``message``, ``standby``."""
     problems: list[str] = field(default_factory=list)
     """Why it is not ok, and what was not done, in words."""
 

@@ -245,6 +245,7 @@ class _Run:
         for group, topic in ((world.groups[c], world.topics[t]) for c, t in _one_reader_each()):
             result.published += sum(lag.high - lag.low for lag in world.broker.lag(group, [topic]))
         result.parked, result.dead = self._last.parked, self._last.dead
+        result.sources = self._fleet.sources()
         outcomes = self._fleet.outcomes()
         result.deliveries = outcomes.total()
         result.duplicates, result.conflicts = outcomes["duplicate"], outcomes["conflict"]

@@ -54,6 +54,8 @@ class Tally:
         elif isinstance(record, relayed.Published):
             with self._lock:
                 self._published += record.records
+        elif isinstance(record, relayed.SourceChanged):
+            _log.info("source", extra={"source": record.source, "reason": record.reason or None})
         elif isinstance(record, _AT_ONCE):
             _log.warning(_phrase(record), extra={k: v for k, v in record._asdict().items() if k != "relay"})
         elif isinstance(record, _GOOD_NEWS):
