@@ -16,7 +16,9 @@ from bothends.demo.seeded import make_orders
 from bothends.demo.settling import Waiting, behind, look
 from bothends.demo.world import World
 from bothends.ports import Lag
-from bothends.relay import Relay
+from bothends.relay import Relay, RelaySettings
+from bothends.relay.events import SourceChanged
+from bothends.settings import Source
 
 ORDERS = make_orders(5, 40)
 
@@ -101,6 +103,42 @@ def test_anything_that_waits_has_not_settled(one: Waiting) -> None:
 
 def test_a_dead_letter_does_not_wait() -> None:
     assert Waiting(dead=1).settled
+
+
+@pytest.mark.needs("postgresql")
+@pytest.mark.parametrize("source", ["wal", "message"])
+def test_a_relay_that_reads_the_log_is_seen_to_be_done(
+    tmp_path: Path, pg_database: str, monkeypatch: pytest.MonkeyPatch, source: Source
+) -> None:
+    from bothends.demo import app
+
+    world = World(RUN, tmp_path, pg_database, relay_source=source)
+    world.prepare()
+    monkeypatch.setattr(app.orders.outbox, "_by_message", source == "message")
+    monkeypatch.setattr(app.orders.outbox, "_groups", {})
+    stop, reads = threading.Event(), threading.Event()
+    broker = open_broker(world.broker_url)
+
+    def observe(record: object) -> None:
+        if isinstance(record, SourceChanged) and record.source == source:
+            reads.set()
+
+    relay = Relay(world.store("orders"), broker, settings=RelaySettings(source=source), observe=observe)
+    thread = threading.Thread(target=relay.run, args=(stop,))
+    thread.start()
+    try:
+        assert reads.wait(30)
+        place_all(iter(ORDERS), lambda: world.connect("orders"))
+        marks: dict[str, str] = {}
+        # Not sooner than everything is in the topic; that nothing was handled is all that is left.
+        until(lambda: look(world, marks) == Waiting(lag=3 * 40, log=source == "message"))
+        assert sorted(ids(world).values()) == [1] * 40
+    finally:
+        stop.set()
+        thread.join()
+        broker.close()
+    world.remove()
+    world.close()
 
 
 @pytest.mark.needs("postgresql")
