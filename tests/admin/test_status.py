@@ -10,6 +10,7 @@ from bothends.admin.amounts import amount, size
 from bothends.admin.status import consumer_status, outbox_status
 from bothends.admin.trace import trace
 from bothends.ids import derived_id
+from bothends.stores.postgresql.relay import PostgresqlRelay
 from bothends.stores.steps import Sql
 from tests.admin.shelf import Shelf
 
@@ -104,6 +105,18 @@ def test_slots_and_what_they_hold_back(pg_shelf: Shelf) -> None:
         assert there["retained_bytes"] >= before + 100_000
     finally:
         pg_shelf.connection.execute(Sql("select pg_drop_replication_slot(:slot)", {"slot": slot}))
+
+
+@pytest.mark.needs("postgresql")
+def test_a_slot_of_messages_that_was_lost_is_a_finding_for_days(pg_shelf: Shelf) -> None:
+    pg_shelf.run(PostgresqlRelay("bothends").log(messages=True).confess("be_m", 0x1_0000_0010, "there was no slot"))
+    status = pg_shelf.run(outbox_status(pg_shelf.admin))
+    [lost] = status["slots_lost"]
+    assert (lost["slot"], lost["why"], lost["after"]) == ("be_m", "there was no slot", "1/10")
+    [finding] = health.of_outbox("orders", status)
+    assert "slot be_m was lost (there was no slot): messages that were added between 1/10 and" in finding.what
+    pg_shelf.sql("update {s}.audit set at = at - interval '8 days'")
+    assert pg_shelf.run(outbox_status(pg_shelf.admin))["slots_lost"] == []
 
 
 SLOT = {"slot": "be_orders", "carries": "rows", "position": "0/0", "active": False, "wal_status": "reserved",

@@ -38,6 +38,11 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
             found.append(_polls(name, relay))
     for slot in status["slots"]:
         found += _slot(name, slot, alive=bool(status["relays"]))
+    for lost in status["slots_lost"]:
+        found.append(Finding(
+            name, f"slot {lost['slot']} was lost ({lost['why']}): messages that were added between {lost['after']} and "
+            f"{lost['until']} in the log, before {lost['at']}, may not have been published",
+            "add what is missing again, from the business rows; this stays for seven days"))
     for topic in status["topics"]:
         if topic.get("place_away"):
             found.append(Finding(name, f"topic {topic['topic']} is missing, denied or without a leader",

@@ -5,6 +5,7 @@ Every count stops at 10,000 (then ``at_least`` is true): a status must not cost 
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import datetime
 from typing import Any
@@ -19,6 +20,7 @@ COUNT_MAX = 10_000
 SCAN_MAX = 200_000
 _RECENT_MAX = 1_000
 _WINDOW_S = 60.0
+_LOST_S = 7 * 86_400.0
 
 
 def _age_s(rfc3339: str | None) -> float | None:
@@ -67,6 +69,7 @@ def outbox_status(admin: PostgresqlAdmin) -> Steps[dict[str, Any]]:
         "drain_s": _rounded(drain_s(waiting, rate_in, rate_out)),
         "topics": [{**t, "oldest_age_s": _rounded(t["oldest_age_s"])} for _, t in sorted(topics.items())],
         "relays": (yield from _relays(admin)), "slots": (yield from _slots(admin)),
+        "slots_lost": (yield from _slots_lost(admin)),
     }
 
 
@@ -105,6 +108,17 @@ def _slots(admin: PostgresqlAdmin) -> Steps[list[dict[str, Any]]]:
          "wal_status": wal_status or "missing", "retained_bytes": retained}
         for slot, messages, position, active, wal_status, retained in found.rows
     ]
+
+
+def _slots_lost(admin: PostgresqlAdmin) -> Steps[list[dict[str, Any]]]:
+    """Slots of messages that relays found gone in the last days, and the range of the log in which what was added is lost."""
+    if not admin.has_log:
+        return []
+    found = yield admin.sql(
+        """select {at:at}, target, reason, detail from
+           (select * from {s}.audit order by id desc limit :cap) recent
+           where verb = 'lost the slot' and at > {ago:since_s} limit 10""", cap=_RECENT_MAX, since_s=_LOST_S)
+    return [{"at": at, "slot": slot, "why": why, **json.loads(detail)} for at, slot, why, detail in found.rows]
 
 
 def consumer_status(admin: PostgresqlAdmin) -> Steps[list[dict[str, Any]]]:
