@@ -87,13 +87,13 @@ class PostgresqlMessages:
         the place of its commit. Raises InvalidEvent, before any SQL, for what ``check`` refuses."""
         for draft in drafts:
             check(draft)
+        if len(drafts) == 1 and not drafts[0].strict:
+            yield Sql(self._emit, {"content": pack(drafts[0])}, rows=False)
+            return
         strict = [draft for draft in drafts if draft.strict and draft.key is not None]
         if strict:
             keys: dict[str, Any] = {"topics": [draft.topic for draft in strict], "keys": [draft.key for draft in strict]}
             yield Sql(self._lock_keys, keys, rows=False)
-        if len(drafts) == 1:
-            yield Sql(self._emit, {"content": pack(drafts[0])}, rows=False)
-            return
         for begin in range(0, len(drafts), ROWS_MAX):
             yield Sql(
                 self._emit_many, {"contents": [pack(draft) for draft in drafts[begin:begin + ROWS_MAX]]}, rows=False)
