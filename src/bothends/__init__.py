@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bothends.events import event as event
     from bothends.foreign import ForeignJson as ForeignJson
     from bothends.message import Message as Message
+    from bothends.outbox import AddOptions as AddOptions
     from bothends.outbox import AsyncTransaction as AsyncTransaction
     from bothends.outbox import Outbox as Outbox
     from bothends.outbox import SyncTransaction as SyncTransaction
@@ -55,7 +56,7 @@ _ROOMS = {
     "events": "EventId NOT_DONE NotDone Tombstone UNSET event",
     "foreign": "ForeignJson",
     "message": "Message",
-    "outbox": "AsyncTransaction Outbox SyncTransaction",
+    "outbox": "AddOptions AsyncTransaction Outbox SyncTransaction",
     "service": "BatchHandlerDecorator Consumer HandlerDecorator Service",
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar
 
 from bothends.drafts import Draft, draft
-from bothends.errors import ConfigError
+from bothends.errors import AddError, ConfigError, InvalidEvent
 from bothends.events import UNSET, EventId, Unset
 from bothends.stores.joining import Dialect, Handle, handle_of, join, join_async
 from bothends.stores.steps import Steps
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from bothends.contexts import AsyncContext, Context
     from bothends.settings import Source
 
-__all__ = ["AsyncTransaction", "Outbox", "SyncTransaction"]
+__all__ = ["AddOptions", "AsyncTransaction", "Outbox", "SyncTransaction"]
+
+T = TypeVar("T")
 
 SyncTransaction: TypeAlias = (
     "Session | SAConnection | psycopg.Connection[Any] | sqlite3.Connection | Context[Any]"
@@ -40,6 +42,21 @@ AsyncTransaction: TypeAlias = (
 )
 
 _SESSIONS = ("session", "registry")
+
+
+class AddOptions(TypedDict, total=False):
+    """What ``add_many`` may be told of one event: the parameters of ``add``, without ``id``."""
+
+    key: str | Unset | None
+    type: str
+    version: int
+    topic: str
+    subject: str
+    correlation_id: str
+    content_type: str
+    headers: Sequence[tuple[str, bytes]]
+    delay: timedelta
+    deliver_at: datetime
 
 
 class _Group(Protocol):
@@ -107,7 +124,7 @@ class Outbox:
             from bothends.integrations import sessions
 
             sessions.watch(handed_over() if handle.name == "registry" else handed_over, self.schema)
-        join(tx, self._adding(made))
+        join(tx, self._adding([made]))
         return made.id
 
     def add_async(
@@ -128,7 +145,50 @@ class Outbox:
         if handle.name == "context":
             handed_over: Any = tx
             return _already(handed_over._add(event, **options))
-        return self._write(tx, handle, self._draft(event, options))
+        made = self._draft(event, options)
+        return self._write(tx, handle, [made], made.id)
+
+    def add_many(self, tx: SyncTransaction, events: Iterable[object]) -> list[EventId]:
+        """``add`` of many, in their order, by one statement for each 500. Of ``events`` each is an event, or a pair of an
+        event and its options: ``(event, {"key": "17"})`` (``AddOptions``). All are checked before the first is
+        written; a handler's ctx has emitted those in front of a wrong one.
+
+        Returns the ids. Raises what ``add`` raises, with a note that says which event it is; InvalidEvent for the option
+        ``id``: ids are made here.
+        """
+        handle = handle_of(tx, asynchronous=False)
+        handed_over: Any = tx
+        if handle.name == "context":
+            return [handed_over._add(event, **options) for event, options in _pairs(events)]
+        made = self._drafts(events)
+        if not made:
+            return []
+        if handle.name in _SESSIONS:
+            from bothends.integrations import sessions
+
+            sessions.watch(handed_over() if handle.name == "registry" else handed_over, self.schema)
+        join(tx, self._adding(made))
+        return [one.id for one in made]
+
+    def add_many_async(self, tx: AsyncTransaction, events: Iterable[object]) -> Coroutine[Any, Any, list[EventId]]:
+        """``add_many`` for asynchronous handles, with the promises of ``add_async``."""
+        handle = handle_of(tx, asynchronous=True)
+        if handle.name == "context":
+            handed_over: Any = tx
+            return _already([handed_over._add(event, **options) for event, options in _pairs(events)])
+        made = self._drafts(events)
+        ids = [one.id for one in made]
+        return self._write(tx, handle, made, ids) if made else _already(ids)
+
+    def _drafts(self, events: Iterable[object]) -> list[Draft]:
+        made: list[Draft] = []
+        for event, options in _pairs(events):
+            try:
+                made.append(self._draft(event, options))
+            except (AddError, TypeError) as error:
+                error.add_note(f"it is number {len(made)} (from 0) of add_many; nothing was written")
+                raise
+        return made
 
     def _draft(self, event: object, options: dict[str, Any]) -> Draft:
         made = draft(
@@ -164,8 +224,8 @@ class Outbox:
         finally:
             self._kept, self._groups = self._kept - 1, {}
 
-    def _adding(self, made: Draft) -> Callable[[Dialect], Steps[None]]:
-        return lambda dialect: self._group(dialect).add([made])
+    def _adding(self, made: Sequence[Draft]) -> Callable[[Dialect], Steps[None]]:
+        return lambda dialect: self._group(dialect).add(made)
 
     def _group(self, dialect: Dialect) -> _Group:
         if dialect not in self._groups:
@@ -173,20 +233,20 @@ class Outbox:
             self._groups[dialect] = _import_group(dialect, by_message)(self.schema)
         return self._groups[dialect]
 
-    def _write(self, tx: Any, handle: Handle, made: Draft) -> Coroutine[Any, Any, EventId]:
+    def _write(self, tx: Any, handle: Handle, made: Sequence[Draft], ids: T) -> Coroutine[Any, Any, T]:
         started = None
         if handle.name in _SESSIONS:
             from bothends.integrations import sessions
 
             session = (tx() if handle.name == "registry" else tx).sync_session
             sessions.watch(session, self.schema)
-            started = sessions.expect(session, made.type)
+            started = sessions.expect(session, made[0].type)
 
-        async def write() -> EventId:
+        async def write() -> T:
             if started is not None:
                 started()
             await join_async(tx, self._adding(made))
-            return made.id
+            return ids
 
         return write()
 
@@ -210,5 +270,20 @@ def _import_group(dialect: Dialect, by_message: bool) -> Callable[[str], _Group]
     return PostgresqlOutbox
 
 
-async def _already(id: EventId) -> EventId:
-    return id
+async def _already(ids: T) -> T:
+    return ids
+
+
+def _pairs(events: Iterable[object]) -> Iterator[tuple[object, dict[str, Any]]]:
+    for number, one in enumerate(events):
+        if one.__class__ is not tuple:
+            yield one, {}
+            continue
+        pair: Any = one
+        if len(pair) != 2 or not isinstance(pair[1], Mapping):
+            raise TypeError(f"add_many: number {number} (from 0) is a tuple, but no pair (event, options)")
+        if unknown := sorted(set(pair[1]) - AddOptions.__annotations__.keys()):
+            what = "makes the ids itself; use add for an event with an id of its own" if unknown == ["id"] else (
+                f"knows no option {unknown[0]!r}; there are {', '.join(AddOptions.__annotations__)}")
+            raise InvalidEvent(f"add_many, number {number} (from 0): it {what}")
+        yield pair[0], dict(pair[1])

@@ -12,7 +12,7 @@ import pytest
 import bothends
 
 PUBLIC = [
-    "AddError", "AsyncBatchContext", "AsyncContext", "AsyncTransaction", "BatchContext", "BatchHandlerDecorator",
+    "AddError", "AddOptions", "AsyncBatchContext", "AsyncContext", "AsyncTransaction", "BatchContext", "BatchHandlerDecorator",
     "BothendsError", "ConfigError", "Consumer", "Context",
     "DuplicateEventId", "EffectNotAllowed", "EventId", "EventNotAwaited", "ForeignJson", "HandlerDecorator",
     "HandlerEndedTransaction", "InvalidEvent", "Message", "MissingKey", "NOT_DONE", "NoTransaction", "NotDone",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -35,6 +35,9 @@ class Held:
     async def add(self, service: Service, event: object, **options: Any) -> str:
         return service.outbox.add(self.tx, event, **options)
 
+    async def add_many(self, service: Service, events: Iterable[object]) -> list[str]:
+        return service.outbox.add_many(self.tx, events)
+
     async def commit(self) -> None:
         self.tx.commit()
         self.begun = False
@@ -55,6 +58,9 @@ class HeldAsync(Held):
 
     async def add(self, service: Service, event: object, **options: Any) -> str:
         return await service.outbox.add_async(self.tx, event, **options)
+
+    async def add_many(self, service: Service, events: Iterable[object]) -> list[str]:
+        return await service.outbox.add_many_async(self.tx, events)
 
     async def commit(self) -> None:
         await self.tx.commit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -151,3 +152,59 @@ async def test_the_handle_of_the_other_kind_names_the_right_method(opened: Opene
         with pytest.raises(TypeError, match=r"outbox\.add\("):
             service.outbox.add_async(held.tx, {}, type="a")  # type: ignore[unused-coroutine]
     assert look.ids == []
+
+
+async def test_many_events_in_their_order_and_one_transaction(opened: Opened, service: Service) -> None:
+    held, look = opened
+    id, insert = business()
+    await held.execute(insert)
+    events: list[object] = [{"n": n} for n in range(3)]
+    pairs = [(event, {"type": "order.created", "key": str(n)}) for n, event in enumerate(events)]
+    pairs += [
+        (b"\x00\xff", {"type": "raw", "key": None, "headers": [("a", b"1")], "subject": "s", "content_type": "x/y"}),
+        (Tombstone("order.created", key="9"), {}),
+        ({"n": 5}, {"type": "late", "delay": timedelta(hours=1), "version": 2}),
+        ({"n": 6}, {"type": "later", "deliver_at": datetime(2027, 1, 1, tzinfo=UTC), "topic": "elsewhere"}),
+    ]
+    ids = await held.add_many(service, iter(pairs))
+    assert (look.ids, look.business(id)) == ([], 0)
+    await held.commit()
+    assert (look.ids, look.business(id)) == (ids, 1)
+    assert look.column("type") == ["order.created"] * 3 + ["raw", "order.created", "late", "later"]
+    assert [None if key is None else bytes(key) for key in look.column("key")] == [b"0", b"1", b"2", None, b"9", None, None]
+    assert [None if body is None else bytes(body) for body in look.column("body")] == [
+        b'{"n":0}', b'{"n":1}', b'{"n":2}', b"\x00\xff", None, b'{"n":5}', b'{"n":6}',
+    ]
+    assert look.column("version") == [1, 1, 1, 1, 1, 2, 1]
+    assert [due is not None for due in look.column("deliver_at")] == [False] * 5 + [True] * 2
+    assert look.column("topic")[-1] == "elsewhere"
+
+
+async def test_more_than_one_statement_holds_and_none_at_all(opened: Opened, service: Service) -> None:
+    held, look = opened
+    _, insert = business()
+    await held.execute(insert)
+    assert await held.add_many(service, []) == []
+    ids = await held.add_many(service, (({"n": n}, {"type": "n"}) for n in range(1_203)))
+    await held.commit()
+    assert len(ids) == 1_203
+    assert look.ids == ids
+
+
+async def test_of_many_one_that_is_wrong_leaves_nothing(opened: Opened, service: Service) -> None:
+    held, look = opened
+    id, insert = business()
+    await held.execute(insert)
+    good = ({"n": 1}, {"type": "n"})
+    with pytest.raises(InvalidEvent) as caught:
+        await held.add_many(service, [good, ({"n": 2}, {})])
+    assert caught.value.__notes__ == ["it is number 1 (from 0) of add_many; nothing was written"]
+    with pytest.raises(InvalidEvent, match=r"number 1 .*makes the ids itself"):
+        await held.add_many(service, [good, ({"n": 2}, {"type": "n", "id": "7"})])
+    with pytest.raises(InvalidEvent, match="knows no option 'topics'"):
+        await held.add_many(service, [({"n": 2}, {"topics": "n"})])
+    for wrong in (({"n": 2},), ({"n": 2}, "n"), (1, 2, 3)):
+        with pytest.raises(TypeError, match="no pair"):
+            await held.add_many(service, [wrong])
+    await held.commit()
+    assert (look.ids, look.business(id)) == ([], 1)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from bothends import (
     NOT_DONE,
     UNSET,
+    AddOptions,
     AsyncBatchContext,
     AsyncContext,
     BatchContext,
@@ -55,10 +56,14 @@ def add(session: Session, raw: psycopg.Connection[Any], ctx: Context[Session]) -
     service.outbox.add(raw, b"", type="x", key=None, headers=[("a", b"1")])
     service.outbox.add(raw, {"a": 1}, type="x", key=UNSET)
     service.outbox.add(ctx, Bare(1))
+    options: AddOptions = {"key": None, "headers": [("a", b"1")]}
+    assert_type(service.outbox.add_many(raw, [Created("1"), (Bare(1), options)]), list[str])
     return service.outbox.add(session, Tombstone(Created, key="1"))
 
 
 def add_async(session: AsyncSession, raw: asyncpg.Connection[Any], ctx: AsyncContext[Any]) -> Coroutine[Any, Any, str]:
+    many = service.outbox.add_many_async(session, [Created("1")])
+    assert_type(many, Coroutine[Any, Any, list[str]])
     pending = [service.outbox.add_async(raw, Bare(1)), service.outbox.add_async(ctx, Bare(1))]
     assert_type(pending, list[Coroutine[Any, Any, str]])
     return service.outbox.add_async(session, Created("1"))

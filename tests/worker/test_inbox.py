@@ -101,6 +101,19 @@ def test_attempts_counts_runs_in_all(desk: Desk, attempts: int, runs: int) -> No
     assert desk.rows("state", "blocked_keys") == []
 
 
+def test_many_events_are_emitted_by_the_outbox_too(desk: Desk) -> None:
+    ids: list[str] = []
+
+    def handler(event: Placed, ctx: Any) -> None:
+        ids.extend(desk.service.outbox.add_many(ctx, [Booked("a"), (Booked("b"), {"topic": "elsewhere"})]))
+
+    desk.declare(handler)
+    assert desk.deliver(desk.record("1")) == ["processed"]
+    assert ids == [derived_id("orders", "1", desk.consumer.name, ordinal) for ordinal in range(2)]
+    found = desk.sql(f"select id, topic from {desk.table('outbox')} order by seq")
+    assert [row for row in found if row[0] in ids] == [(ids[0], "bookings.events"), (ids[1], "elsewhere")]
+
+
 def test_without_end_and_success_on_the_last_attempt(desk: Desk) -> None:
     def handler(event: Placed, ctx: Any) -> None:
         if ctx.attempt < 8:

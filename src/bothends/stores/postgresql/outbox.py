@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bothends.codecs.cloudevents import pack_attributes, pack_headers
@@ -15,6 +15,8 @@ __all__ = ["ROWS_MAX", "PostgresqlOutbox", "lock_keys"]
 
 ROWS_MAX = 500
 """Rows of one statement."""
+BYTES_MAX = 8 * 1024 * 1024
+"""Of the bodies and headers in one statement, but for its last row."""
 
 _PLAIN = "id, source, type, topic, key, body, content_type, time"
 _COLUMNS = f"{_PLAIN}, version, attributes, headers, deliver_at"
@@ -43,6 +45,17 @@ def lock_keys(s: str) -> str:
         select pg_advisory_xact_lock(hashtextextended('{s}.outbox key ' || topic || ' ' || encode(key, 'hex'), 0))
         from (select distinct topic, key from unnest(:topics::text[], :keys::bytea[]) as t (topic, key)
             order by topic, key) as sorted"""
+
+
+def _statements(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    begin = size = 0
+    for end, draft in enumerate(drafts, 1):
+        size += len(draft.body or b"") + sum(len(name) + len(value) for name, value in draft.headers)
+        if end - begin == ROWS_MAX or size >= BYTES_MAX:
+            yield drafts[begin:end]
+            begin, size = end, 0
+    if begin < len(drafts):
+        yield drafts[begin:]
 
 
 class PostgresqlOutbox:
@@ -82,8 +95,8 @@ class PostgresqlOutbox:
         transaction stays usable). A second open transaction that adds the same id waits for the first to end.
         """
         if len(drafts) > 1 and not any(draft.given_id for draft in drafts):
-            for begin in range(0, len(drafts), ROWS_MAX):
-                yield from self._add_many(drafts[begin:begin + ROWS_MAX])
+            for some in _statements(drafts):
+                yield from self._add_many(some)
             return
         for draft in drafts:
             yield from self._add_one(draft)
