@@ -12,6 +12,7 @@ import logging
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,11 +147,24 @@ def relay(task: dict[str, Any], state: State, stop: threading.Event) -> None:
         state.final["confirmed"] = list(confirmed.items())
 
 
-def consumer_of(topic: str, *, failing: int | None, concurrency: int, pending: Any = None) -> Consumer:
+def consumer_of(
+    topic: str, *, failing: int | None, concurrency: int, pending: Any = None, batch: bool = False,
+) -> Consumer:
     """The consumer that is measured: one UPDATE per sale; the sales of the order ``failing`` cannot be handled."""
     consumer = service().consumer(
         "stock", topic=topic, concurrency=concurrency, retry=Retry(attempts=5, first_s=0.2, factor=1.5, then="hold"),
     )
+
+    if batch:
+        @consumer.handle(Sold, batch=True)
+        def take_all(sold: list[Sold], ctx: Any) -> None:
+            taken = Counter(one.sku for one in sold)
+            ctx.connection.execute(
+                "update stock set amount = amount - sold "
+                "from (select * from unnest(%s::int[], %s::int[]) as t (sku, sold) order by sku) as taken "
+                "where stock.sku = taken.sku", (list(taken), list(taken.values())))
+
+        return consumer
 
     @consumer.handle(Sold)
     def take(sold: Sold, ctx: Any) -> None:
@@ -185,6 +199,7 @@ def worker(task: dict[str, Any], state: State, stop: threading.Event) -> None:
 
     consumer = consumer_of(
         task["topic"], failing=task.get("failing"), concurrency=task["concurrency"], pending=pending,
+        batch=bool(task.get("batch")),
     )
     broker = open_broker(task["broker"])
     member = Worker(consumer, open_store(task["database"]), broker, observe=observe)

@@ -22,7 +22,8 @@ FIGURES = {
     "latency": {
         f"{source}_{name}" for source in ("poll", "wal", "message") for name in (
             "rate_per_s", "p50_ms", "p99_ms", "max_ms", "with_commit_p50_ms", "with_commit_p99_ms", "commit_p50_ms")},
-    "worker": {"one_by_one_1_per_s", "worker_1_per_s", "ratio_1", "one_by_one_2_per_s", "worker_2_per_s", "ratio_2"},
+    "worker": {"one_by_one_1_per_s", "worker_1_per_s", "ratio_1", "one_by_one_2_per_s", "worker_2_per_s", "ratio_2",
+               "worker_batch_1_per_s", "ratio_batch_1", "worker_batch_2_per_s", "ratio_batch_2"},
     "enqueue": {"bare_us", "bare+trip_us", "add_us", "pipelined_bare_us", "pipelined_add_us", "add_over_trip",
                 "add_over_bare", "pipelined_add_over_bare", "message_us", "pipelined_message_us", "message_over_trip",
                 "message_over_bare", "pipelined_message_over_bare"},
@@ -53,7 +54,7 @@ FIGURES = {
          "one-by-one_written_per_s"},
 }
 GOALS = {
-    "relay": ["S1"], "latency": ["S2"] * 6, "worker": ["S3", "S3"], "enqueue": ["S4"] * 4, "failing_key": ["S5", "S5"],
+    "relay": ["S1"], "latency": ["S2"] * 6, "worker": ["S3"] * 3, "enqueue": ["S4"] * 4, "failing_key": ["S5", "S5"],
     "backlog": ["S6", "S6"], "growth": ["S8"] * 3, "pinned": ["R7"] * 3, "kill": ["S7", "S7", "P3"], "rebalance": ["P3"],
     "embedded": [], "scale": [], "peers": ["S1"],
 }

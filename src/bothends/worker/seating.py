@@ -28,6 +28,8 @@ __all__ = [
 
 _STATES = {0: TransactionIs.ENDED, 2: TransactionIs.OPEN}
 """By libpq's numbers of IDLE and INTRANS; what is broken or failed is not listed."""
+_ACTIVE = 1
+"""libpq's number of a connection on which a statement runs."""
 
 
 def check_middleware(plan: Plan) -> None:
@@ -150,15 +152,17 @@ def transaction_of(connection: Connection | AsyncConnection) -> TransactionIs:
 
 def signs_of_life_end(connection: Connection) -> None:
     """Before the state of a transaction on PostgreSQL is judged: a keeper's statement may be under way there."""
-    from bothends.stores.postgresql.connection import come_to_rest
+    if connection.driver.pgconn.transaction_status == _ACTIVE:  # asked after each message, so nothing is imported before
+        from bothends.stores.postgresql.connection import come_to_rest
 
-    come_to_rest(connection.driver)
+        come_to_rest(connection.driver)
 
 
 async def signs_of_life_end_async(connection: AsyncConnection) -> None:
-    from bothends.stores.postgresql.connection import come_to_rest_async
+    if connection.driver.pgconn.transaction_status == _ACTIVE:
+        from bothends.stores.postgresql.connection import come_to_rest_async
 
-    await come_to_rest_async(connection.driver)
+        await come_to_rest_async(connection.driver)
 
 
 def without_connection(act: Act) -> None:
