@@ -62,8 +62,7 @@ def add(session: Session, raw: psycopg.Connection[Any], ctx: Context[Session]) -
 
 
 def add_async(session: AsyncSession, raw: asyncpg.Connection[Any], ctx: AsyncContext[Any]) -> Coroutine[Any, Any, str]:
-    many = service.outbox.add_many_async(session, [Created("1")])
-    assert_type(many, Coroutine[Any, Any, list[str]])
+    assert_type([service.outbox.add_many_async(session, [Created("1")])], list[Coroutine[Any, Any, list[str]]])
     pending = [service.outbox.add_async(raw, Bare(1)), service.outbox.add_async(ctx, Bare(1))]
     assert_type(pending, list[Coroutine[Any, Any, str]])
     return service.outbox.add_async(session, Created("1"))
