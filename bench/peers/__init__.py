@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,13 +56,14 @@ def measure(rounds: int | None = None, quick: bool = False, only: Sequence[str] 
             ALL[name].fetch()
         except Unavailable as reason:
             missing[name] = str(reason)
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         for name in names:
             if name not in missing:
                 try:
                     found[name].append(one_round(ALL[name], sizes))
                 except (Unavailable, SystemExit) as reason:
                     missing[name] = str(reason)
+                _say(number, name, missing.get(name) or found[name][-1])
     complete = {name: each for name, each in found.items() if name not in missing}
     return report(
         "Peers: the same backlog, database and broker",
@@ -80,6 +82,12 @@ def measure(rounds: int | None = None, quick: bool = False, only: Sequence[str] 
         setting={"rounds": rounds, "body_bytes": BODY_BYTES, "own_headers": 3, "keys": 1000, "partitions": PARTITIONS},
         figures=_figures(complete), goals=_goals(complete), table=_table(complete, missing, names, sizes),
     )
+
+
+def _say(number: int, name: str, what: str | dict[str, float]) -> None:
+    """A run takes many minutes: what is known is told at once."""
+    told = what if isinstance(what, str) else ", ".join(f"{key} {value:,.1f}" for key, value in what.items())
+    print(f"round {number}, {name}: {told}", file=sys.stderr, flush=True)
 
 
 def _figures(found: Rounds) -> dict[str, dict[str, Any]]:
