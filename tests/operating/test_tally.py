@@ -64,6 +64,9 @@ def test_a_failure_is_logged_once_and_then_counted(caplog: pytest.LogCaptureFixt
     assert [(r.levelname, r.getMessage(), r.attempts, len(r.error)) for r in caplog.records] == [  # type: ignore[attr-defined]
         ("WARNING", "run failed, it is tried again", 1, 300), ("ERROR", "message dead", 5, 300)]
     caplog.clear()
+    tally.observe(parked._replace(outcome="apart"))
+    assert [r.getMessage() for r in caplog.records] == ["batch failed, its messages are run one by one"]
+    caplog.clear()
     now += tallying.FAILURE_EVERY_S
     tally.observe(parked)
     assert said(caplog, "consumer", "fingerprint", "more_since") == [("run failed, it is tried again", "a.b", "f1", 2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from bothends.stores import Store
 from bothends.worker.acts import Call
 from bothends.worker.async_seats import AsyncSeat
 from bothends.worker.inbox import Batch
+from bothends.worker.slots import failed_together
 from tests.worker.conftest import Booked, Desk, Placed
 
 CALLS = list[list[str]]
@@ -59,19 +59,20 @@ def test_a_handler_of_events_alone(desk: Desk) -> None:
     assert seen == [[Placed("a"), Placed("b")]]
 
 
-def test_a_failed_call_is_made_again_one_by_one_and_only_the_bad_one_is_charged(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_call_is_made_again_one_by_one_and_only_the_bad_one_is_charged(desk: Desk) -> None:
     calls: CALLS = []
     desk.declare_batch(noting(desk, calls, frozenset({"bad"})), retry=Retry(attempts=3))
     records = [desk.record("1", "a"), desk.record("2", "bad"), desk.record("3", "c"), desk.record("4", "bad")]
-    with caplog.at_level(logging.WARNING, "bothends"):
-        assert desk.deliver(*records) == ["processed", "parked", "processed", "parked"]
+    batch = Batch(desk.plan, desk.read(*records))
+    seat = desk.seat()
+    seat.drive(batch.acts())
+    seat.close()
+    assert [d.outcome.value for d in batch.deliveries if d.outcome] == ["processed", "parked", "processed", "parked"]
     assert calls == [["1", "2", "3", "4"], ["1"], ["2"], ["1"], ["3"]]
     assert desk.attempts() == [("1", 1), ("3", 1)]
     assert desk.rows("id, attempts, reason", "parked") == [("2", 1, "handler_error"), ("4", 0, "behind")]
-    assert [record.getMessage() for record in caplog.records] == [
-        "a batch handler failed with 4 messages; they are run one by one: ValueError: bad",
+    assert [failed_together("shop.stock", *parted)[:7] for parted in batch.parted] == [
+        ("shop.stock", "apart", "order.placed", "1", 0, "handler_error", "with 4 messages: ValueError: bad"),
     ]
 
 

@@ -16,7 +16,7 @@ from bothends.brokers.memory import MemoryBroker
 from bothends.errors import PositionLost
 from bothends.ports import Broker
 from bothends.worker import Worker
-from bothends.worker.floor import Failed
+from bothends.worker.floor import Failed, HandlerStuck
 from bothends.worker.forwarding import retry_topic
 from bothends.worker.member import ABANDONED_MAX, EXIT_STUCK
 from tests.worker.conftest import TOPIC, Desk, Placed
@@ -336,3 +336,33 @@ def test_what_can_never_work_is_refused(desk: Desk, broker: Broker) -> None:
     desk.declare(handler)
     with pytest.raises(ConfigError, match="event loop"):
         Worker(desk.consumer, desk.store, broker).run(threading.Event(), threading.Event())
+
+
+@pytest.mark.parametrize("stuck", [True, False])
+def test_a_batch_handler_that_is_stuck_or_fails_with_several_goes_on_one_by_one(
+    desk: Desk, broker: Broker, stuck: bool
+) -> None:
+    release = threading.Event()
+    calls: list[int] = []
+    told: list[object] = []
+
+    def handler(events: list[Placed], ctx: Any) -> None:
+        calls.append(len(events))
+        desk.note_all(ctx)
+        if len(events) > 1:
+            if stuck:
+                release.wait(30)
+            raise ValueError("together")
+
+    desk.declare_batch(handler, timeout_s=0.3 if stuck else 30, concurrency=1)
+    publish(broker, desk, [("1", "k"), ("2", "k"), ("3", "k")])  # before it starts, so that one poll has all
+    with working(desk, broker, observe=told.append):
+        until(lambda: len(desk.effects()) == 3)
+        until(lambda: lag(desk, broker) == 0)
+        release.set()
+    assert calls == [3, 1, 1, 1]
+    assert desk.attempts() == [("1", 1), ("2", 1), ("3", 1)]
+    said = "HandlerTimeout: the handler ran longer than timeout_s=0.3" if stuck else "ValueError: together"
+    (failed,) = [one for one in told if isinstance(one, Failed)]
+    assert (failed.outcome, failed.error) == ("apart", f"with 3 messages: {said}")
+    assert any(isinstance(one, HandlerStuck) for one in told) is stuck

@@ -74,7 +74,10 @@ class Tally:
             if len(self._failures) >= _FAILURES_MAX:
                 self._failures.clear()
             self._failures[which] = _Seen(now, 0)
-        said = {"dead": "message dead", "parked": "run failed, it is tried again", "forwarded": "run failed, it is tried again"}
+        said = {
+            "dead": "message dead", "parked": "run failed, it is tried again", "forwarded": "run failed, it is tried again",
+            "apart": "batch failed, its messages are run one by one",
+        }
         fields = record._asdict() | {"error": record.error[:_ERROR_MAX]}
         if seen is not None and seen.since:
             fields["more_since"] = seen.since

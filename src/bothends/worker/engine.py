@@ -26,7 +26,6 @@ from bothends.stores import Store
 from bothends.stores.connection import CommitRefused
 from bothends.stores.faults import Fault, fault_of, sqlstate_of
 from bothends.stores.inboxes import MarkGone
-from bothends.telemetry import logs
 from bothends.worker.acts import Acts, Call, Called, Do, Pause, Released, Superseded, TransactionIs, commit_with
 from bothends.worker.deliveries import Delivery, Verdict
 from bothends.worker.suspects import Suspects
@@ -45,7 +44,6 @@ CONTENDED_SHARE = 2
 CONTENTIONS_MAX = 50
 """Deadlocks and serialization failures that one message may meet before they count as a failed run."""
 _NO_RETRY = Retry(attempts=1)
-_log = logs.get("worker")
 TRANSACTION_ENDED = "BE001"
 """SQLSTATE of the trigger that refuses a COMMIT which is not the worker's, and of the gate in a transaction that is not."""
 
@@ -142,6 +140,8 @@ class Work:
         """The open start mark."""
         self.contended = False
         """Whether a lock was met: the next batches should be smaller."""
+        self.parted: list[tuple[Sequence[Delivery], BaseException]] = []
+        """Calls with several messages that failed. To be told: nothing else tells of them where each alone succeeds."""
         self._most: int | None = None
         """Messages per transaction, for what is left of this work; None: as many as there are."""
         self._cut_off: Callable[[], bool] = lambda: False
@@ -237,11 +237,8 @@ class Work:
         return called
 
     def _part_company(self, deliveries: Sequence[Delivery], error: BaseException) -> None:
-        """After a call with several messages has failed. Said, since nothing else tells of it where each alone succeeds."""
-        _log.warning(
-            "a batch handler failed with %d messages; they are run one by one: %s", len(deliveries), describe_error(error),
-            extra={"consumer": self.plan.consumer.name},
-        )
+        """After a call with several messages has failed."""
+        self.parted.append((deliveries, error))
         for delivery in deliveries:
             delivery.by_itself = True
 

@@ -42,11 +42,12 @@ class Delivered(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Told to ``observe``: a run failed, or a message cannot be handled at all."""
+    """Told to ``observe``: a run failed, or a message cannot be handled at all; of a batch handler's call with several messages
+    its first."""
 
     consumer: str
     outcome: str
-    """``parked``, ``forwarded`` (it runs again) or ``dead``."""
+    """``parked``, ``forwarded`` (it runs again), ``dead``, or ``apart`` (several messages, which run again one by one)."""
     type: str
     id: str
     attempts: int

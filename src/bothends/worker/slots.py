@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bothends.core.consuming import HandlerTimeout, describe_error
+from bothends.core.consuming import HandlerTimeout, describe_error, fingerprint
 from bothends.core.states import Outcome
 from bothends.errors import StoreUnavailable
 from bothends.ports import Partition
@@ -48,6 +48,15 @@ def failed_of(consumer: str, delivery: Delivery) -> Failed | None:
     return Failed(
         consumer, delivery.outcome.value, delivery.message.type if delivery.message is not None else "",
         delivery.name[1], failure.attempts, failure.reason, failure.error, failure.fingerprint,
+    )
+
+
+def failed_together(consumer: str, deliveries: Sequence[Delivery], error: BaseException) -> Failed:
+    """What is told of a batch handler's call that failed with several messages."""
+    message = deliveries[0].message
+    return Failed(
+        consumer, "apart", message.type if message is not None else "", deliveries[0].name[1], 0, "handler_error",
+        f"with {len(deliveries)} messages: {describe_error(error)}", fingerprint(error, "handler_error"),
     )
 
 
@@ -288,6 +297,8 @@ class Slot:
         if counts:
             floor.count(counts)
             floor.observe(Delivered(floor.the_plan.consumer.name, dict(counts), seconds))
+        for parted, error in work.parted:
+            floor.observe(failed_together(floor.the_plan.consumer.name, parted, error))
         for delivery in deliveries:
             if delivery.outcome in _FAILED and (failed := failed_of(floor.the_plan.consumer.name, delivery)) is not None:
                 floor.observe(failed)
