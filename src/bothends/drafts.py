@@ -117,9 +117,13 @@ def draft(
     declared, type_name = _type(event, type, limits)
     key_bytes = _key(event, declared, key, limits)
     body, content_type = _body(event, content_type)
-    own = _headers(headers, repeated_headers, limits)
+    # What is seldom given costs no call here: a caller's processor has other code in its cache when it comes to an ``add``.
+    own = _headers(headers, repeated_headers, limits) if headers else []
     _check_size(body, key_bytes, own, limits)
-    due, delay_s = _due(delay, deliver_at, limits)
+    due, delay_s = (None, None) if delay is None and deliver_at is None else _due(delay, deliver_at, limits)
+    attributes: dict[str, str] = {}
+    if not (subject is None and correlation_id is None and causation_id is None and traceparent is None):
+        attributes = _attributes(subject, correlation_id, causation_id, traceparent, limits)
     given = id is not None
     if id is not None:
         _check_text("id", id, limits.id_chars)
@@ -132,7 +136,7 @@ def draft(
         id=id, source=source, type=type_name, topic=_topic(topic, declared, default_topic, limits), key=key_bytes,
         body=body, content_type=content_type, time=_now(),
         version=_version(version, declared),
-        attributes=_attributes(subject, correlation_id, causation_id, traceparent, limits), headers=own, deliver_at=due,
+        attributes=attributes, headers=own, deliver_at=due,
         delay_s=delay_s, strict=declared is not None and declared.strict and key_bytes is not None, given_id=given,
     )
 
@@ -249,7 +253,9 @@ def _headers(headers: Headers, repeated: bool, limits: Limits) -> list[tuple[str
 
 
 def _check_size(body: bytes | None, key: bytes | None, headers: list[tuple[str, bytes]], limits: Limits) -> None:
-    size = len(body or b"") + len(key or b"") + sum(len(name.encode()) + len(value) for name, value in headers)
+    size = len(body or b"") + len(key or b"")
+    if headers:
+        size += sum(len(name.encode()) + len(value) for name, value in headers)
     if size > limits.event_bytes:
         raise InvalidEvent(
             f"body, key and headers have {size} bytes, the limit is {limits.event_bytes}; keep the content elsewhere "
@@ -317,6 +323,8 @@ def _due(delay: timedelta | None, deliver_at: datetime | None, limits: Limits) -
 
 
 def _check_text(field: str, value: object, limit: int) -> None:
+    if value.__class__ is str and 0 < len(value) <= limit and value.isprintable():
+        return
     if not isinstance(value, str):
         raise InvalidEvent(f"{field} is a str, not a {value.__class__.__qualname__}")
     if not value or len(value) > limit:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar
 from bothends.drafts import Draft, draft
 from bothends.errors import AddError, ConfigError, InvalidEvent
 from bothends.events import UNSET, EventId, Unset
-from bothends.stores.joining import Dialect, Handle, handle_of, join, join_async
-from bothends.stores.steps import Steps
+from bothends.stores.joining import Dialect, Handle, handle_of, join, join_async, tell_psycopg
+from bothends.stores.steps import Sql, Steps
 
 if TYPE_CHECKING:
     import sqlite3
@@ -124,7 +124,10 @@ class Outbox:
             from bothends.integrations import sessions
 
             sessions.watch(handed_over() if handle.name == "registry" else handed_over, self.schema)
-        join(tx, self._adding([made]))
+        if handle.name != "psycopg" or (statement := self._plain(made)) is None:
+            join(tx, self._adding([made]))
+        else:
+            tell_psycopg(tx, statement)
         return made.id
 
     def add_async(
@@ -223,6 +226,13 @@ class Outbox:
             yield
         finally:
             self._kept, self._groups = self._kept - 1, {}
+
+    def _plain(self, made: Draft) -> Sql | None:
+        """The statement of an event that PostgreSQL takes by one."""
+        if self._by_message:
+            return None
+        group: Any = self._group("postgresql")
+        return group.plain(made)  # type: ignore[no-any-return]
 
     def _adding(self, made: Sequence[Draft]) -> Callable[[Dialect], Steps[None]]:
         return lambda dialect: self._group(dialect).add(made)

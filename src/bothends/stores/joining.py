@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from bothends.errors import ConfigError, NoTransaction, UnsafeSavepoint
 from bothends.stores import executors
 from bothends.stores.faults import sqlstate_of
-from bothends.stores.steps import Steps, run, run_async
+from bothends.stores.steps import Sql, Steps, run, run_async
 
 if TYPE_CHECKING:
     import sqlalchemy
 
-__all__ = ["Dialect", "Handle", "handle_of", "join", "join_async"]
+__all__ = ["Dialect", "Handle", "handle_of", "join", "join_async", "tell_psycopg"]
 
 T = TypeVar("T")
 Dialect = Literal["postgresql", "sqlite"]
@@ -93,6 +93,13 @@ def join(tx: Any, work: Work[T]) -> T:
     if name == "sqlalchemy":
         return _join_sqlalchemy(tx, work)
     return _join_session(tx() if name == "registry" else tx, work)
+
+
+def tell_psycopg(connection: Any, statement: Sql) -> None:
+    """``join`` with one statement, whose result nobody waits for, on a connection of psycopg."""
+    _check_psycopg(connection)
+    with _EXPLAINING:
+        executors.PsycopgExecutor(connection).execute(statement)
 
 
 async def join_async(tx: Any, work: Work[T]) -> T:
