@@ -13,7 +13,7 @@ from bothends.core.relaying import EVERY_LANE, Cursor, Segment, Stream, merge
 from bothends.stores import Store, open_store
 from bothends.stores.connection import Connection
 from bothends.stores.schema import apply
-from bothends.stores.steps import run
+from bothends.stores.steps import run, translate
 from tests.conftest import fresh_database
 
 INSERT = (
@@ -260,6 +260,22 @@ def test_a_look_starts_no_parallel_workers_and_compiles_nothing(store: Store, re
     assert len(inner) >= 2, "the statements of outbox_late and of outbox_fit"
     assert not [text for text in inner if "Gather" in text or "JIT" in text]
     assert "Gather" not in "".join(said)
+
+
+def test_a_page_is_planned_as_cheap_however_many_wait(store: Store, reader: Reader) -> None:
+    """From 100,000 on (``jit_above_cost``) the server compiles a statement, each time."""
+    asked = next(reader.steps.rows.fetch([Stream(EVERY_LANE, 5, "9:9:")], limit=2000, blocked_lanes=0))
+    text, _ = translate(asked.text, "pyformat")
+    with psycopg.connect(store.url) as connection:
+        connection.execute(
+            "insert into bothends.outbox (id, source, type, topic, key, body, time) select 'c' || g, 's', 't', 'topic', "
+            "decode(md5(g::text), 'hex'), 'b'::bytea, '' from generate_series(1, 5000) g")
+        connection.execute("analyze bothends.outbox")
+        connection.execute("update pg_class set reltuples = reltuples * 10000 where relname like 'outbox_0%'")
+        plan = connection.execute(f"explain (format json) {text}".encode(), dict(asked.params)).fetchone()
+        connection.rollback()
+    assert plan is not None
+    assert plan[0][0]["Plan"]["Total Cost"] < 1_000
 
 
 def _blocks(reader: Reader) -> int:
