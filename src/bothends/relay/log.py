@@ -134,7 +134,6 @@ class Log:
         if self._said != (self.source, self.reason):
             self._said = (self.source, self.reason)
             self._observe(SourceChanged(self._me, self.source, self.reason))
-            LOG.info("relay %s: source %s%s", self._me, self.source, f" ({self.reason})" if self.reason else "")
 
     # Each turn
 
