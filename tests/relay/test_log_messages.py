@@ -198,3 +198,17 @@ def test_somebody_else_s_messages_are_theirs(rig: Rig) -> None:
         rig.sql("select pg_logical_emit_message(true, :name, 'x')::text", name=name)
     say(rig, "t", b"k", b"1")
     rig.until(lambda: arrived(rig, b"1"))
+
+
+def test_a_slot_that_was_prepared_keeps_what_is_said_before_the_first_relay(rig: Rig) -> None:
+    from bothends.stores.postgresql.slots import SlotSteps
+    from bothends.stores.steps import run
+
+    steps = SlotSteps("bothends", messages=True)
+    name = run(steps.prepare(), rig.connection)
+    assert name
+    assert run(steps.prepare(), rig.connection) is None  # once is enough
+    say(rig, "t", b"k", b"1", b"2")
+    reading(rig)
+    rig.until(lambda: arrived(rig, b"1", b"2"))
+    assert [slot for slot, _ in slots(rig)] == [name]

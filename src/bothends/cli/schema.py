@@ -12,6 +12,7 @@ from bothends.config import app_name, need_database
 from bothends.operating.apps import App, load
 from bothends.stores import Store, open_store
 from bothends.stores import schema as tables
+from bothends.stores.steps import run
 from bothends.urls import mask
 
 __all__ = ["app"]
@@ -19,13 +20,28 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True)
 
 
-def _stores(given: str | None, service: str | None) -> list[tuple[str, Store]]:
+def _stores(given: str | None, service: str | None) -> list[tuple[str, Store, bool]]:
+    """Each outbox once: a service of it, and whether its events are messages."""
     loaded: App = load(app_name(given))
-    found: dict[tuple[str, str], tuple[str, Store]] = {}
+    found: dict[tuple[str, str], tuple[str, Store, bool]] = {}
     for one in loaded.services if service is None else (loaded.service(service),):
         url = need_database(loaded.settings[one.name])
-        found.setdefault((url, one.schema), (one.name, open_store(url, one.schema)))
+        found.setdefault((url, one.schema), (
+            one.name, open_store(url, one.schema), loaded.settings[one.name].relay_source == "message"))
     return list(found.values())
+
+
+def _slot(store: Store, keeps: bool) -> str | None:
+    """The slot that was made, so that no message is missed before the first relay runs."""
+    if not keeps or tables.status(store).pending:
+        return None
+    from bothends.stores.postgresql.slots import SlotSteps
+
+    connection = store.connect(name="bothends schema")
+    try:
+        return run(SlotSteps(store.schema, messages=True).prepare(), connection)
+    finally:
+        connection.close()
 
 
 @app.command("apply")
@@ -34,13 +50,17 @@ def apply_(
     to: Annotated[int | None, typer.Option("--to", min=0, help="Version to go to, up or down; default: the newest.")] = None,
 ) -> None:
     """Make or upgrade our tables in each database of APP; any number may run at once."""
-    rows = [{"service": name, "database": mask(store.url), "applied": tables.apply(store, to)}
-            for name, store in _stores(app_ or app_option, service)]
+    rows: list[dict[str, Any]] = [
+        {"service": name, "database": mask(store.url), "applied": tables.apply(store, to), "slot": _slot(store, keeps)}
+        for name, store, keeps in _stores(app_ or app_option, service)
+    ]
     if json:
         as_json(rows)
         return
     for row in rows:
         say(f"{row['service']}: {', '.join(row['applied']) or 'up to date'} ({row['database']})")
+        if row["slot"]:
+            say(f"{row['service']}: the slot {row['slot']} keeps messages from now on")
 
 
 @app.command("status")
@@ -49,7 +69,7 @@ def status_(
 ) -> None:
     """Which version each database has. Exit 1 where one lacks a migration."""
     rows: list[dict[str, Any]] = []
-    for name, store in _stores(app_ or app_option, service):
+    for name, store, _ in _stores(app_ or app_option, service):
         found = tables.status(store)
         rows.append({"service": name, "database": mask(store.url), "version": found.version, "latest": found.latest,
                      "pending": list(found.pending), "ok": found.ok})
@@ -70,7 +90,7 @@ def sql_(
 ) -> None:
     """The same as SQL text, for a person or a migration tool."""
     roles = _roles(grants)
-    for name, store in _stores(app_ or app_option, service):
+    for name, store, _ in _stores(app_ or app_option, service):
         print(f"-- service {name}, {store.dialect}")
         print(tables.script("sqlite" if store.dialect == "sqlite" else "postgresql", store.schema, since=since))
         if store.dialect == "postgresql":

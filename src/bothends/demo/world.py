@@ -134,8 +134,20 @@ class World:
     def prepare_databases(self) -> None:
         for service in names.SERVICES:
             tables.apply(self.store(service))
+            if self.relay_source == "message":
+                self._keep_messages(service)
             with self.connected(service) as db:
                 self.shops[service].create_tables(db)
+
+    def _keep_messages(self, service: str) -> None:
+        """A slot that keeps messages from now on: producers may begin before the relays do."""
+        from bothends.stores.postgresql.slots import SlotSteps
+
+        connection = self.store(service).connect(name="bothends demo")
+        try:
+            run(SlotSteps(self.schema_of(service), messages=True).prepare(), connection)
+        finally:
+            connection.close()
 
     def sums(self) -> dict[str, Sums]:
         """Units from inventory's database, revenue from that of analytics."""

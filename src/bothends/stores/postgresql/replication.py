@@ -15,14 +15,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from bothends.stores.postgresql.connection import CONNECT_TIMEOUT_S, dsn
 from bothends.stores.postgresql.pgoutput import LogPage, PgOutput
-from bothends.stores.postgresql.slots import lsn_text
+from bothends.stores.postgresql.slots import FAILOVER_MIN, lsn_text
 
 __all__ = ["Replication", "ReplicationFailed"]
 
 SENDER_TIMEOUT = "3s"
 """A reader that is frozen does not keep its slot for longer. One that lives answers each second."""
-FAILOVER_MIN, OPTIONS_MIN = 170_000, 150_000
-"""Servers that copy slots to their stand-bys; servers whose commands have options in parentheses."""
+OPTIONS_MIN = 150_000
+"""The first server whose commands have options in parentheses."""
 _STATUS = Struct(">cqqqqB").pack
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COPY_BOTH, pq.ExecStatus.SINGLE_TUPLE)
 

@@ -10,8 +10,10 @@ from bothends.core.sources import Facts, Slot
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["SlotSteps", "lsn_text", "publication_of"]
+__all__ = ["FAILOVER_MIN", "SlotSteps", "lsn_text", "publication_of"]
 
+FAILOVER_MIN = 170_000
+"""The first server that copies slots to its stand-bys."""
 FREE_MS = 1000
 _NAME_MAX = 40
 _SLOTS_MAX = 64
@@ -88,6 +90,28 @@ class SlotSteps:
             "publish_via_partition_root = true); exception when duplicate_object or unique_violation then null; end $$",
             rows=False,
         )
+
+    def prepare(self) -> Steps[str | None]:
+        """Makes publication and slot where neither a slot nor a relay was before: from here on no message is missed,
+        though no relay runs. The new slot's name. Waits for the server's open transactions that have written."""
+        yield from self.publish()
+        slot = yield from self.name()
+        found = yield Sql(
+            "select (select count(*) from pg_replication_slots where slot_name = :slot) + "
+            f"(select count(position) from {self._s}.relay_log where messages = :messages), "
+            "current_setting('server_version_num')::int", {"slot": slot, "messages": self._messages},
+        )
+        there, version = found.rows[0]
+        if there:
+            return None
+        more = ", false, false, true" if version >= FAILOVER_MIN else ""
+        made = yield Sql(
+            f"select lsn::text from pg_create_logical_replication_slot(:slot, 'pgoutput'{more})", {"slot": slot})
+        yield Sql(
+            f"update {self._s}.relay_log set slot = :slot, position = :place::text::pg_lsn where messages = :messages",
+            {"slot": slot, "place": made.rows[0][0], "messages": self._messages}, rows=False,
+        )
+        return slot
 
     def free(self, slot: str) -> Steps[bool]:
         """Ends the sender that has the slot in use, and waits for that, FREE_MS at most; whether there was one."""
