@@ -383,5 +383,3 @@ def test_what_a_slot_does_not_show_is_polled_before_it_is_read() -> None:
     assert log.holding
     pages.caught_up = False
     assert not log.holding
-
-

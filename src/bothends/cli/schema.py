@@ -19,6 +19,9 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True)
 
+LOG_VERSION = 5
+"""The schema's version from which on a relay may have a slot and a publication."""
+
 
 def _stores(given: str | None, service: str | None) -> list[tuple[str, Store, bool]]:
     """Each outbox once: a service of it, and whether its events are messages."""
@@ -29,6 +32,20 @@ def _stores(given: str | None, service: str | None) -> list[tuple[str, Store, bo
         found.setdefault((url, one.schema), (
             one.name, open_store(url, one.schema), loaded.settings[one.name].relay_source == "message"))
     return list(found.values())
+
+
+def _remove_log(store: Store) -> None:
+    """A slot that outlives the tables would keep the log for ever."""
+    if store.dialect != "postgresql" or tables.status(store).version < LOG_VERSION:
+        return
+    from bothends.stores.postgresql.slots import SlotSteps
+
+    connection = store.connect(name="bothends schema")
+    try:
+        for messages in (False, True):
+            run(SlotSteps(store.schema, messages=messages).remove(), connection)
+    finally:
+        connection.close()
 
 
 def _slot(store: Store, keeps: bool) -> str | None:
@@ -50,10 +67,12 @@ def apply_(
     to: Annotated[int | None, typer.Option("--to", min=0, help="Version to go to, up or down; default: the newest.")] = None,
 ) -> None:
     """Make or upgrade our tables in each database of APP; any number may run at once."""
-    rows: list[dict[str, Any]] = [
-        {"service": name, "database": mask(store.url), "applied": tables.apply(store, to), "slot": _slot(store, keeps)}
-        for name, store, keeps in _stores(app_ or app_option, service)
-    ]
+    rows: list[dict[str, Any]] = []
+    for name, store, keeps in _stores(app_ or app_option, service):
+        if to is not None and to < LOG_VERSION:
+            _remove_log(store)
+        rows.append({"service": name, "database": mask(store.url), "applied": tables.apply(store, to),
+                     "slot": _slot(store, keeps)})
     if json:
         as_json(rows)
         return

@@ -129,3 +129,11 @@ class SlotSteps:
 
     def drop_publication(self) -> Steps[None]:
         yield Sql(f"drop publication if exists \"{self.publication}\"", rows=False)
+
+    def remove(self) -> Steps[None]:
+        """Nothing of the log's is left: ends who reads, drops slot and publication. The database's error where a relay came
+        back in between: end relays first."""
+        slot = yield from self.name()
+        yield from self.free(slot)
+        yield from self.drop(slot)
+        yield from self.drop_publication()
