@@ -137,6 +137,21 @@ def test_a_drop_resets_and_lets_in_again(proxies: Proxies) -> None:
     assert say(proxies.addresses["database"], b"b") == b"B"
 
 
+def test_a_turn_resets_and_leads_there_from_now_on(proxies: Proxies, echo: Echo) -> None:
+    other = Echo()
+    try:
+        with socket.create_connection(proxies.addresses["database"], 5) as connection:
+            assert exchange(connection, b"a") == b"A"
+            proxies.turn("database", other.address)
+            assert is_broken(connection)
+        proxies.cut("database")
+        proxies.restore("database")
+        assert say(proxies.addresses["database"], b"moved") == b"MOVED"
+        assert (b"moved" in other.heard, b"moved" in echo.heard) == (True, False)
+    finally:
+        other.close()
+
+
 def test_delayed_bytes_come_late_whole_and_in_order(proxies: Proxies) -> None:
     text = b"".join(b"%06d;" % n for n in range(100_000))
     with socket.create_connection(proxies.addresses["database"], 5) as connection:

@@ -9,6 +9,7 @@ each listens. Commands come on standard input, and each is answered by the line 
     drop NAME                       resets what is connected
     delay NAME SECONDS              all bytes, in both directions, arrive so much later
     silence NAME requests|answers   what is sent in this direction never arrives; connecting goes on
+    turn NAME HOST PORT             leads there from now on; what is connected is reset
     restore NAME                    as at first; connections that a silence has robbed of bytes are reset
 
 The process ends with its standard input.
@@ -193,6 +194,13 @@ class Proxy:
         """Resets what is connected; who connects again gets in."""
         self._reset(list(self.sides))
 
+    def turn(self, to: Address) -> None:
+        """Leads there from now on. Of a database: Kafka names its own addresses."""
+        listener = self._listeners.pop(self.to)
+        self.to = listener.target = to
+        self._listeners[to] = listener
+        self.drop()
+
     @staticmethod
     def _reset(sides: list[_Side]) -> None:
         for side in sides:
@@ -224,7 +232,7 @@ class _Listener:
     """One port of the loopback, the same for as long as the process lives."""
 
     def __init__(self, proxy: Proxy, target: Address) -> None:
-        self._proxy, self._target = proxy, target
+        self._proxy, self.target = proxy, target
         self._socket: socket.socket | None = socket.create_server(("127.0.0.1", 0), backlog=256)
         self._server: asyncio.Server | None = None
         self._opening = False
@@ -237,7 +245,7 @@ class _Listener:
         ready = self._socket or socket.create_server(self.address, backlog=256)
         self._socket = None
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: self._proxy.client(self._target), sock=ready)
+        self._server = await loop.create_server(lambda: self._proxy.client(self.target), sock=ready)
         self._opening = False
         if not self._proxy.is_open:  # it was cut meanwhile
             self.close()
@@ -257,14 +265,15 @@ async def _serve(spec: Mapping[str, Mapping[str, Any]]) -> None:
     commands = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     while line := (await commands.readline()).decode():
-        verb, name, *rest = [*line.split(), "", ""]
-        if name not in proxies or not await _obey(proxies[name], verb, rest[0]):
+        words = [*line.split(), "", "", "", ""]
+        verb, name, how, port = words[:4]
+        if name not in proxies or not await _obey(proxies[name], verb, how, port):
             print(f"unknown: {line.strip()}", flush=True)
         else:
             print("ok", flush=True)
 
 
-async def _obey(proxy: Proxy, verb: str, how: str) -> bool:
+async def _obey(proxy: Proxy, verb: str, how: str, port: str) -> bool:
     if verb == "cut":
         proxy.cut()
     elif verb == "drop":
@@ -273,6 +282,8 @@ async def _obey(proxy: Proxy, verb: str, how: str) -> bool:
         proxy.delay_s = float(how)
     elif verb == "silence" and how in get_args(Direction):
         proxy.silent = cast(Direction, how)
+    elif verb == "turn" and port.isdecimal():
+        proxy.turn(Address(how, int(port)))
     elif verb == "restore":
         await proxy.restore()
     else:
@@ -305,6 +316,9 @@ class Proxies:
 
     def silence(self, name: str, direction: Direction) -> None:
         self._command(f"silence {name} {direction}")
+
+    def turn(self, name: str, to: Address) -> None:
+        self._command(f"turn {name} {to.host} {to.port}")
 
     def restore(self, name: str) -> None:
         self._command(f"restore {name}")
