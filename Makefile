@@ -11,7 +11,8 @@ SERVICES := eval "$$(scripts/services up)"
 TYPED := src scripts/services scripts/serving $(wildcard tests/typing)
 PG ?= 15
 MINUTES ?= 10
-CASES := kills freezes overlap outage handlers failing-key drop delay half-close stop leader full-disk clock
+CASES := kills freezes overlap outage handlers failing-key drop delay half-close stop leader full-disk clock slot server \
+	promote
 
 .PHONY: help env demo test models lint types imports check bench bench-peers prove soak services services-down lock clean
 
@@ -58,10 +59,10 @@ bench-peers: $(STAMP) ## ours beside its peers, which are fetched once into ~/.c
 	@$(SERVICES)
 	$(BIN)/python -m bench peers $(ARGS)
 
-prove: $(STAMP) ## one process test, one JSON line: CASE=kills (without CASE: lists them) [PG=15|18]
+prove: $(STAMP) ## one process test, one JSON line: CASE=kills (without CASE: lists them) [PG=15|18] [SOURCE=message]
 	@[[ " $(CASES) " == *" $(CASE) "* && -n "$(CASE)" ]] || { echo "make prove CASE=one of: $(CASES)" >&2; exit 2; }
 	$(SERVICES)
-	$(BIN)/python -m tests.acceptance.prove $(CASE) --pg $(PG) $(ARGS)
+	$(BIN)/python -m tests.acceptance.prove $(CASE) --pg $(PG) $(if $(SOURCE),--source $(SOURCE)) $(ARGS)
 
 soak: $(STAMP) ## faults drawn from a seed under load, then the audit: MINUTES=10 [SEED=N] [PG=15|18]
 	@$(SERVICES)

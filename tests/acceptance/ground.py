@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
+from psycopg.sql import SQL, Identifier
 
 from bothends.admin.status import consumer_status, outbox_status
 from bothends.brokers import open_broker
@@ -96,6 +98,13 @@ class Ground:
         process.start()
         return process
 
+    def look_again(self, server: str | None = None) -> None:
+        """After the database's server was away: connects anew; to ``server``, where another one has the database now."""
+        if server is not None:
+            self.url = urlsplit(self.url)._replace(netloc=urlsplit(server).netloc).geturl()
+        self.db.close()
+        self.db = psycopg.connect(self.url, autocommit=True)
+
     def ask(self, text: str, *parameters: object) -> Any:
         """The first value of the first row."""
         row = self.db.execute(text, parameters).fetchone()
@@ -160,15 +169,24 @@ def server_url(pg: int) -> str:
 
 
 @contextmanager
+def _database(server: str) -> Iterator[str]:
+    """On a server of the proof's own: it goes with its server, which may be dead by then."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(SQL("create database {}").format(Identifier("prove")))
+    yield urlsplit(server)._replace(path="/prove").geturl()
+
+
+@contextmanager
 def ground(
     pg: int, *, keys: int, kafka: str | None = None, broker: str | None = None, database: Address | None = None,
-    told: Callable[[str], None], **environ: str,
+    server: str | None = None, told: Callable[[str], None], **environ: str,
 ) -> Iterator[Ground]:
     """A world with ``keys`` keys of state. ``environ`` goes to every process; so do ``broker`` and ``database``, where a proxy
-    stands between. What looks and judges connects directly. ``kafka``: another one than that of the tests."""
+    stands between. What looks and judges connects directly. ``kafka``, ``server``: others than those of the tests."""
     real_broker = kafka or os.environ["BOTHENDS_TEST_KAFKA_URL"]
     topic = f"prove-{uuid.uuid4().hex[:10]}"
-    with fresh_database(server_url(pg)) as url, tempfile.TemporaryDirectory(prefix="bothends-prove-") as scratch:
+    fresh = _database(server) if server is not None else fresh_database(server_url(pg))
+    with fresh as url, tempfile.TemporaryDirectory(prefix="bothends-prove-") as scratch:
         folder = Path(scratch)
         apply(open_store(url))
         with psycopg.connect(url, autocommit=True) as db:
@@ -195,3 +213,4 @@ def ground(
                     with contextlib.suppress(Exception):  # the world is being torn down; the topic may not exist
                         admin.delete_topic(name)
                 admin.close()
+                here.db.close()
