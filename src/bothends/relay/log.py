@@ -23,6 +23,7 @@ from bothends.stores.faults import Fault, fault_of
 from bothends.stores.postgresql.pgoutput import LogEnded, LogUnreadable, PgOutput
 from bothends.stores.postgresql.replication import Replication, ReplicationFailed
 from bothends.stores.steps import Steps
+from bothends.wakeup import Bell
 
 __all__ = ["Log"]
 
@@ -105,9 +106,17 @@ class Log:
             return self._pipeline.pages.lanes == EVERY_LANE and self._covered()
         return self.phase in (Phase.STARTING, Phase.STREAMING)
 
-    def fileno(self) -> int:
-        assert self._connection is not None
-        return self._connection.fileno()
+    def wait(self, bell: Bell, timeout_s: float) -> bool:
+        """Waits for the log or for a ring, at most ``timeout_s`` seconds. Whether one of them came."""
+        came = False
+
+        def wait() -> None:
+            nonlocal came
+            assert self._connection is not None
+            came = bell.wait(timeout_s, [self._connection])
+
+        self._guard(time.monotonic(), wait)
+        return came
 
     # Each renewal
 

@@ -188,7 +188,7 @@ class Term:
         waits_s = _GRAIN_S if pipeline.pending() else min(0.05, max(0.0, self._tick_at - time.monotonic()))
         if not log.streaming and not log.holding:
             waits_s = min(waits_s, max(0.0, self._fetch_at - time.monotonic()))
-        if self._bell.wait(waits_s, [log]) and not log.streaming:
+        if log.wait(self._bell, waits_s) and not log.streaming:
             self._fetch_at = 0.0
         return True
 

@@ -57,7 +57,11 @@ class Replication:
         self._rows: list[tuple[str | None, ...]] = []
 
     def fileno(self) -> int:
-        return int(self._connection.socket)
+        """For ``select``. Raises ReplicationFailed where the connection is gone."""
+        try:
+            return int(self._connection.socket)
+        except psycopg.Error as error:
+            raise ReplicationFailed(str(error)) from error
 
     # Commands
 
