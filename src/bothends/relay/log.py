@@ -65,6 +65,8 @@ class Log:
         self.phase = Phase.POLLING
         self.leads = False
         self.standby = False
+        self.claims = False
+        """Whether every lane is wanted: those who would read too stand by, or will when they next look."""
         self.reason = ""
         self._said: tuple[str, str] = ("", "")
         self._connection: Replication | None = None
@@ -122,7 +124,7 @@ class Log:
 
     def tick(self, now: float) -> None:
         """Becomes the reader if there is none; else learns what the reader does."""
-        reader = self._run(self._steps.reader())
+        reader = self._run(self._steps.reader(self._family))
         if reader.relay is None and self._run(self._steps.take(self._me)):
             reader = reader._replace(relay=self._me)
             self._ready = reader.ready
@@ -130,6 +132,7 @@ class Log:
         if self.leads and not leads:
             raise FencedOff
         self.leads, self.standby = leads, not leads and reader.ready
+        self.claims = leads and self._ready and not reader.pollers
         if not leads:
             self.reason = "another relay reads the log" if self.standby else "the relay that reads the log polls"
             self._watch_budget(now, reader.slot)

@@ -234,6 +234,8 @@ class Term:
         self._bury_the_dead()
         stands_by = self._log is not None and self._log.standby
         live, free = self._run(self._steps.leases.expire(now=self._clock(), boot=self._boot))
+        if self._log is not None and self._log.claims:
+            live = 1
         mine = self._pipeline.pages.lanes
         if free and not stands_by and mine.bit_count() < fair_share(live) and not self._leaving:
             self._take(fair_share(live) - mine.bit_count())

@@ -29,6 +29,8 @@ class Reader(NamedTuple):
     ready: bool
     """It has a slot: those who would read too stand by."""
     slot: str
+    pollers: int
+    """Live relays of the outbox that were told to read elsewhere: they keep their lanes."""
 
 
 class LogSteps:
@@ -45,8 +47,11 @@ class LogSteps:
         """What our messages in the log begin with."""
         return f"bothends.{self._schema}"
 
-    def reader(self) -> Steps[Reader]:
-        found = yield Sql(f"select relay, ready, slot from {self._log}")
+    def reader(self, family: Sequence[str]) -> Steps[Reader]:
+        """``family``: the wants of relays that read the same log."""
+        found = yield Sql(
+            "select relay, ready, slot, (select count(*) from "
+            f"{self._s}.relays where wants <> all(:family))::int from {self._log}", {"family": list(family)})
         return Reader(*found.rows[0])
 
     def take(self, me: int) -> Steps[bool]:
