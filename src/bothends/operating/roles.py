@@ -208,6 +208,8 @@ def prepare(app: App) -> None:
             store = open_store(settings.database_url, service.schema)
             for room in ("connection", "inbox", "outbox", "relay"):
                 import_module(f"bothends.stores.{store.dialect}.{room}")
+            if store.dialect == "postgresql" and settings.relay_source != "poll":
+                import_module("bothends.relay.log")
 
 
 class _Topics:
