@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from typing import Any
@@ -15,7 +14,6 @@ READS = """
     select exists (select from pg_replication_slots s join pg_stat_replication r on r.pid = s.active_pid
     where s.database = current_database() and r.state in ('catchup', 'streaming'))"""
 """Whether a sender streams from a slot of this database: one that is being made does not."""
-_SAID = re.compile(r"relay \d+: source (\w+)(?: \((.*)\))?")
 
 
 class Readings:
@@ -48,10 +46,10 @@ def said(here: Ground) -> dict[str, Any]:
     reasons: Counter[str] = Counter()
     for process in here.fleet.processes.values():
         for line in process.log_lines():
-            if found := _SAID.fullmatch(str(line.get("event", ""))):
-                sources[found[1]] += 1
-                if found[2]:
-                    reasons[found[2]] += 1
+            if line.get("event") == "source":
+                sources[line["source"]] += 1
+                if line.get("reason"):
+                    reasons[line["reason"]] += 1
     return {"sources": dict(sources), "reasons": dict(reasons.most_common())}
 
 

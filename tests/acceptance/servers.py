@@ -62,7 +62,7 @@ class Server(PostgreSQL):
         pid = self.pid()
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)  # it has no more children than these
-        everybody = [pid, *children_of(pid)]
+        everybody = [*children_of(pid), pid]
         for one in everybody:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
