@@ -1,5 +1,5 @@
 """The slot goes while events commit: again and again its sender is ended and it is dropped by hand; or it is dropped, and made
-again further on, while every relay is frozen. Relays read the log (``wal``): one reads, one stands by."""
+again further on, while every relay is frozen or stopped. Relays read the log (``wal``): one reads, one stands by."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.acceptance.tormenting import Frozen
 
 WRITERS, RATE, TOGETHER = 2, 100, 3
 EVERY_S = 3.0
-FROZEN_S = 0.5
-"""Much less than a lease: nobody takes the frozen reader's place."""
+BETWEEN_S = 0.5
+"""From drop to made again. Much less than a lease: nobody takes a frozen reader's place."""
 READ_S = 60.0
 _EFFECTS = "select count(*) from effects_log"
 _WRITTEN = "select count(*) from written"
@@ -52,7 +52,7 @@ def prove(pg: int, tell: Callable[[str], None], seconds: float = 40.0) -> dict[s
         return result | heard | {
             "harms": dict(harms), "read_again_max_s": round(max(readings.took_s), 2), "read_again": len(readings.took_s),
             "duplicates_delivered": duplicates(here), "attempts_spent": result["attempts_spent"] + watch.attempts,
-            "ok": result["ok"] and not watch.attempts and len(harms) == 2 and {"wal", "poll"} <= heard["sources"].keys(),
+            "ok": result["ok"] and not watch.attempts and len(harms) == 3 and {"wal", "poll"} <= heard["sources"].keys(),
         }
 
 
@@ -64,11 +64,12 @@ def _torment(
     for number in range(1, int(seconds / EVERY_S) + 1):
         _wait(here, readings, began + number * EVERY_S)
         watch.look()
-        what = _drop_and_make(here, relays) if number % 3 == 0 else _drop(here)
+        name, harm = HARMS[number % len(HARMS)]
+        what = harm(here, relays)
         if what:
             readings.harm()
-            harms[what] += 1
-        tell(f"{what or 'there was no slot'}; {watch.written} written, {watch.effects} handled")
+            harms[name] += 1
+        tell(f"{name if what else 'there was no slot'}; {watch.written} written, {watch.effects} handled")
     return harms
 
 
@@ -90,20 +91,40 @@ def _drop(here: Ground) -> str:
     return ""
 
 
-def _drop_and_make(here: Ground, relays: list[Process]) -> str:
+def _drop_and_make(here: Ground) -> str:
     """What commits between the two is in no slot's stream."""
+    names = [name for (name,) in here.db.execute(_SLOTS).fetchall()]
+    if not _drop(here):
+        return ""
+    written = int(here.ask(_WRITTEN))
+    until = time.monotonic() + BETWEEN_S
+    here.until("events were committed", lambda: time.monotonic() > until and int(here.ask(_WRITTEN)) > written)
+    for name in names:
+        here.db.execute(_MAKE, (name,))
+    return "dropped and made again"
+
+
+def _while_frozen(here: Ground, relays: list[Process]) -> str:
+    """The reader finds its stream ended, and polls before it tries again."""
     trees = [pid for relay in relays if relay.running is not None for pid in
              (relay.running.pid, *children_of(relay.running.pid))]
-    names = [name for (name,) in here.db.execute(_SLOTS).fetchall()]
     frozen = Frozen(trees)
     try:
-        if not _drop(here):
-            return ""
-        written = int(here.ask(_WRITTEN))
-        until = time.monotonic() + FROZEN_S
-        here.until("events were committed", lambda: time.monotonic() > until and int(here.ask(_WRITTEN)) > written)
-        for name in names:
-            here.db.execute(_MAKE, (name,))
-        return "dropped and made again"
+        return _drop_and_make(here)
     finally:
         frozen.thaw()
+
+
+def _while_stopped(here: Ground, relays: list[Process]) -> str:
+    """Those that start know nothing of it: there is a slot, and a stored position."""
+    here.stop(relays)
+    what = _drop_and_make(here)
+    for relay in relays:
+        relay.start()
+    return what
+
+
+HARMS: list[tuple[str, Callable[[Ground, list[Process]], str]]] = [
+    ("dropped", lambda here, relays: _drop(here)), ("made again while relays were frozen", _while_frozen),
+    ("dropped", lambda here, relays: _drop(here)), ("made again while relays were stopped", _while_stopped),
+]
