@@ -51,12 +51,32 @@ def test_results_come_in_the_order_of_the_names(results: Path) -> None:
 
 def test_the_page_says_what_was_measured_how_and_what_not() -> None:
     text = page.text([result("relay")], "../bench/results")
-    assert "| S1 | relay against client | at least 0.6 | 0.7 (0.65 to 0.75) of the client's rate | met | 0.1 before" in text
+    assert "| S1 | relay against client | at least 0.6 | 0.7 (0.65 to 0.75) of the client's rate | met | – | `make bench-relay` | 0.1 " in text
     assert "## Title of relay\n\nHow it was done." in text
     assert "What it does not say: What it leaves out." in text
     assert "| rate_per_s | 123,456 (123,456 to 123,456) | events/s |" in text
     assert "Pretend 3000, 2 cores, 24.0 GB" in text
     assert "Setting: events 1000, body bytes 200." in text
+
+
+def test_the_best_peer_stands_beside_a_goal_that_peers_have() -> None:
+    def row(peer: str, drain: float, p50: float, rate: int = 1000, version: str = "1") -> dict[str, Any]:
+        return {
+            "peer": peer, "version": version, "settings": "", "events": 1, "rate_per_s": rate, "order": "", "durability": "",
+            "missing": "", "figures": {
+                "drain_per_s": figure([drain], "events/s"), "p50_ms": figure([p50], "ms"), "swapped": figure([0.0], "records")},
+        }
+
+    peers = result("peers") | {"series": None, "goals": [], "table": {"kind": "peers", "rows": [
+        row("raw", 9e5, 0.1), row("ours-wal", 8e5, 1.0), row("slow", 10, 20.0), row("quick", 5000, 30.0),
+        row("gentle", 20, 5.0, rate=300)]}}
+    relay = result("relay")
+    relay["goals"][0]["what"] = "relay against the bare client"
+    latency = result("latency")
+    latency["goals"] = [goal("S2", "wal: median, commit to confirmed", figure([2.0], "ms", 1), "at most", 3.0)]
+    text = page.text([relay, latency, peers], "results")
+    assert "| met | quick 5,000 events/s | `make bench-relay` |" in text
+    assert "| met | slow 20 ms | `make bench-latency` |" in text  # not the one at a lower rate
 
 
 def test_a_missed_goal_stands_out() -> None:
