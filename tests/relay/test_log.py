@@ -371,6 +371,16 @@ def test_reading_asks_the_database_for_nothing_per_page(
     assert len([text for text in asked if "pg_logical_emit_message" in text]) < 50
 
 
+def test_the_slot_of_wal_is_on_record_after_auto_and_before(pg_log: Rig) -> None:
+    """Else nobody watches what it keeps."""
+    reading(pg_log, source="auto").stop()
+    reading(pg_log).stop()
+    on_record = [(name,) for name, _ in slots(pg_log)]
+    assert pg_log.sql("select slot from bothends.relay_log where not messages") == on_record
+    reading(pg_log, source="auto")
+    assert pg_log.sql("select slot from bothends.relay_log where not messages") == on_record
+
+
 def test_what_a_slot_does_not_show_is_polled_before_it_is_read() -> None:
     """A commit may be in the log before it is visible: then neither a later snapshot nor a position tells. The seam does."""
     pages = SimpleNamespace(lanes=EVERY_LANE, caught_up=True, streams=[Stream(EVERY_LANE, 5, "7:9:7")])

@@ -15,7 +15,7 @@ from bothends.core.relaying import DELAYED, EVERY_LANE, Cursor, Stream
 from bothends.stores import open_store
 from bothends.stores.postgresql.pgoutput import COLUMNS, LogEnded, LogPage, LogUnreadable, PgOutput
 from bothends.stores.postgresql.replication import Replication, ReplicationFailed
-from bothends.stores.postgresql.slots import lsn_text
+from bothends.stores.postgresql.slots import lsn_text, publication_of
 from bothends.stores.schema import apply
 from bothends.stores.steps import Sql, run
 from tests.conftest import fresh_database
@@ -139,11 +139,18 @@ def page(decoder: PgOutput, *messages: bytes, ended: bool = False) -> LogPage:
 
 def test_another_schema_s_columns_are_refused() -> None:
     with pytest.raises(LogUnreadable, match="apply the schema"):
-        page(PgOutput("p", messages=False, covers=None), _relation("seq", "xid", "id"))
+        page(PgOutput("bothends.bothends", messages=False, covers=None), _relation("seq", "xid", "id"))
+
+
+def test_another_outbox_of_the_database_is_not_this_one() -> None:
+    """A publication for all tables shows it too: neither are its rows ours, nor are ours passed over for it."""
+    decoder = PgOutput("bothends.other", messages=False, covers=None)
+    page(decoder, _relation(*COLUMNS), _relation("seq", "xid", "id"))
+    assert not page(decoder, _data(b"I" + struct.pack(">I", 7) + b"N" + bytes(80))).rows
 
 
 def test_values_as_text_are_refused() -> None:
-    decoder = PgOutput("p", messages=False, covers=None)
+    decoder = PgOutput("bothends.bothends", messages=False, covers=None)
     row = b"I" + struct.pack(">I", 7) + b"N" + struct.pack(">h", 14) + b"b\0\0\0\x08" + bytes(8) + b"b\0\0\0\x08" + bytes(8)
     row += _value(b"id") + b"t\0\0\0\x01x"
     with pytest.raises(LogUnreadable, match="not binary"):
@@ -201,3 +208,10 @@ def test_what_the_server_refuses_has_its_code(postgresql_url: str) -> None:
     connection.close()
     with pytest.raises(ReplicationFailed):
         Replication("postgresql://postgres@127.0.0.1:1/postgres", "test")
+
+
+@pytest.mark.parametrize("names", [("s" * 50 + "a", "s" * 50 + "b"), ("\u65e5" * 21, "\u65e5" * 20)])
+def test_each_outbox_has_publications_of_its_own(names: tuple[str, str]) -> None:
+    made = [publication_of(name, messages=messages) for name in names for messages in (False, True)]
+    assert len({name.encode()[:63] for name in made}) == 4
+    assert max(len(name.encode()) for name in made) <= 63

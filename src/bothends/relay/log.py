@@ -78,7 +78,8 @@ class Log:
         """Stored; the server may know it."""
         self._failures = 0
         self._again_at = self._budget_at = self._claimed_at = 0.0
-        self._ready = False
+        self._ready, self._shown = False, ""
+        """What others see of us, and of our slot."""
 
     # What it is
 
@@ -127,7 +128,7 @@ class Log:
         reader = self._run(self._steps.reader(self._family))
         if reader.relay is None and self._run(self._steps.take(self._me)):
             reader = reader._replace(relay=self._me)
-            self._ready = reader.ready
+            self._ready, self._shown = reader.ready, reader.slot
         leads = reader.relay == self._me
         if self.leads and not leads:
             raise FencedOff
@@ -216,9 +217,10 @@ class Log:
             connection.close()
 
     def _announce(self, ready: bool) -> None:
-        if ready != self._ready and not self._run(self._steps.announce(self._me, ready, self._slot if self._keeps else "")):
+        slot = self._slot if self._keeps else self._shown  # what wal has left goes on to be watched
+        if (ready, slot) != (self._ready, self._shown) and not self._run(self._steps.announce(self._me, ready, slot)):
             raise FencedOff
-        self._ready = ready
+        self._ready, self._shown = ready, slot
 
     # From polling to reading
 

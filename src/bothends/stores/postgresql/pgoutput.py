@@ -70,6 +70,7 @@ class PgOutput:
     def __init__(self, prefix: str, *, messages: bool, covers: Covers | None) -> None:
         self._events = prefix.encode() + b"\0" if messages else None
         self._marks = prefix.encode() + b".marker\0"
+        self._schema = prefix.partition(".")[2].encode()
         self.markers: dict[bytes, Cursor] = {}
         self.covers = covers
         self._relation: int | None = None
@@ -219,8 +220,8 @@ class PgOutput:
             end = data.index(b"\0", at + 1)
             names.append(data[at + 1:end].decode())
             at = end + 9
-        name = data[data.index(b"\0", _HEADER + 5) + 1:].partition(b"\0")[0].decode()
-        if name != "outbox":
+        schema, name = data[_HEADER + 5:].split(b"\0", 2)[:2]
+        if name != b"outbox" or schema != self._schema:
             return
         if tuple(names) != COLUMNS:
             raise LogUnreadable(f"the outbox has the columns {', '.join(names)}: apply the schema of this version")

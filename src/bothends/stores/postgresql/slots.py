@@ -17,6 +17,8 @@ FAILOVER_MIN = 170_000
 FREE_MS = 1000
 _NAME_MAX = 40
 _SLOTS_MAX = 64
+_PUBLISHED_MAX = 48
+"""Bytes of a schema's name in its publication's; a longer one has a digest."""
 
 
 def lsn_text(position: int) -> str:
@@ -25,8 +27,11 @@ def lsn_text(position: int) -> str:
 
 
 def publication_of(schema: str, *, messages: bool) -> str:
-    """The publication of an outbox; that of messages has no tables."""
-    return f"{schema[:48]}_messages" if messages else f"{schema[:48]}_outbox"
+    """The publication of an outbox, no other's; that of messages has no tables."""
+    if len(schema.encode()) > _PUBLISHED_MAX:
+        sign = hashlib.sha256(schema.encode()).hexdigest()[:8]
+        schema = f"{schema.encode()[:_PUBLISHED_MAX - 9].decode(errors='ignore')}_{sign}"
+    return f"{schema}_messages" if messages else f"{schema}_outbox"
 
 
 class SlotSteps:
