@@ -15,7 +15,7 @@ from psycopg.pq import Trace
 from bench import places
 from bench.child import consumer_of
 from bench.enqueue import transactions
-from bench.shop import backlog, records, sales, service, stock
+from bench.shop import backlog, records, sales, stock
 from bothends.core.relaying import EVERY_LANE, Segment, Stream
 from bothends.stores import open_store
 from bothends.stores.steps import run
@@ -106,7 +106,7 @@ def _written(watching: psycopg.Connection[Any], begin: str, end: str) -> tuple[f
 
 
 def _transactions(url: str, watching: psycopg.Connection[Any], turns: int) -> dict[str, Cost]:
-    kinds = transactions(service())
+    kinds = transactions()
     with psycopg.connect(url) as connection:
         connection.execute(
             "create table orders (id bigint generated always as identity primary key, customer text, amount numeric)")

@@ -15,7 +15,7 @@ SLOT = Slot(here=True, active_pid=None, confirmed=100, retained=10, lost=False)
 @pytest.mark.parametrize(("change", "word"), [
     ({"version": 130_010}, "14"), ({"logical": False}, "wal_level"), ({"recovering": True}, "stand-by"),
     ({"may_replicate": False}, "REPLICATION"), ({"slots_free": 0}, "max_replication_slots"),
-    ({"senders_free": 0}, "max_wal_senders"), ({"pollers": 1}, "told to poll"),
+    ({"senders_free": 0}, "max_wal_senders"), ({"pollers": 1}, "told to read elsewhere"),
 ])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_what_is_missing_is_said(change: dict[str, int], word: str, keeps: bool) -> None:
@@ -32,6 +32,14 @@ def test_a_slot_is_made_where_there_is_none() -> None:
 def test_a_slot_that_stands_where_it_was_left_goes_on() -> None:
     assert plan(GOOD._replace(slot=SLOT, position=100, slots_free=0), keeps=True).act == "resume"
     assert plan(GOOD._replace(slot=SLOT, position=500), keeps=True).act == "resume"
+
+
+def test_a_slot_whose_publication_was_changed_is_not_trusted() -> None:
+    """It has shown less for a while, and nobody knows for how long."""
+    before = GOOD._replace(slot=SLOT, position=100, published="1.5 7.5", read_under="1.5 7.5")
+    assert plan(before, keeps=True).act == "resume"
+    assert plan(before._replace(published="1.6 7.5"), keeps=True).act == "recreate"
+    assert plan(before._replace(published=""), keeps=True).act == "recreate"
 
 
 @pytest.mark.parametrize(("slot", "position"), [

@@ -189,12 +189,14 @@ def _emptied(store: Store) -> None:
     connection = store.connect()
     connection.execute(Sql("truncate bothends.outbox, bothends.held, bothends.delayed, bothends.relay_progress", rows=False))
     connection.execute(Sql("delete from bothends.relays", rows=False))
-    connection.execute(Sql("update bothends.relay_log set ready = false, slot = '', position = null", rows=False))
+    connection.execute(Sql(
+        "update bothends.relay_log set ready = false, slot = '', position = null, published = ''", rows=False))
     for messages in (False, True):
         slots = SlotSteps(store.schema, messages=messages)
         name = run(slots.name(), connection)
         run(slots.free(name), connection)
         run(slots.drop(name), connection)
+        run(slots.drop_publication(), connection)
     connection.execute(Sql("delete from bothends.meta where name in ('broker', 'cluster')", rows=False))
     connection.close()
 

@@ -212,3 +212,13 @@ def test_a_slot_that_was_prepared_keeps_what_is_said_before_the_first_relay(rig:
     reading(rig)
     rig.until(lambda: arrived(rig, b"1", b"2"))
     assert [slot for slot, _ in slots(rig)] == [name]
+
+
+def test_a_message_that_is_none_of_ours_is_a_dead_letter_with_its_bytes_and_holds_nobody(rig: Rig) -> None:
+    """Anybody who may connect may write one."""
+    reading(rig)
+    say(rig, "t", b"k", b"1")
+    rig.sql("select pg_logical_emit_message(true, 'bothends.bothends', 'junk'::bytea)::text")
+    say(rig, "t", b"k", b"2")
+    rig.until(lambda: arrived(rig, b"1", b"2"))
+    rig.until(lambda: rig.held() == [(b"junk", "dead", 0, "unreadable")])

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bothends.core.relaying import EVERY_LANE, Cursor, Stream, advance
 from bothends.core.snapshots import Snapshot, covers
@@ -244,9 +244,51 @@ class KeepsWhatNobodyKnows(Machine):
         self.position = self.slot
 
 
-@pytest.mark.parametrize("mutant", [TrustsLaterSnapshots, TrustsFullPages, StoresTooEarly, KeepsWhatNobodyKnows])
+def _hidden_commit(m: Machine) -> None:
+    """A commit is in the log and cannot be seen yet, when a slot is made and the table is polled after that."""
+    m.write_and_commit(1, seen=False)
+    m.make_slot()
+    m.poll()
+    m.read()
+
+
+def _full_page(m: Machine) -> None:
+    m.write_and_commit(LIMIT + 1, seen=True)
+    m.make_slot()
+    m.poll()
+    m.read()
+
+
+def _early_marker(m: Machine) -> None:
+    m.make_slot()
+    m.poll()
+    m.read()
+    m.write_and_commit(1, seen=True)
+    m.send_marker()
+    m.take(0, stores=True)
+
+
+def _slot_of_nobody(m: Machine) -> None:
+    m.write_and_commit(1, seen=True)
+    m.make_slot()
+    m.crash(drops=False)
+    m.read()
+
+
+HISTORIES = {
+    TrustsLaterSnapshots: _hidden_commit, TrustsFullPages: _full_page, StoresTooEarly: _early_marker,
+    KeepsWhatNobodyKnows: _slot_of_nobody,
+}
+
+
+@pytest.mark.parametrize("mutant", HISTORIES)
 def test_a_model_that_knows_less_loses(mutant: type[Machine]) -> None:
-    """What each rule is for: without it the model finds what is lost."""
-    with pytest.raises(AssertionError, match=r"polling would not find|reading has passed"):
-        run_state_machine_as_test(mutant, settings=settings(  # type: ignore[no-untyped-call]
-            max_examples=1000, stateful_step_count=20, deadline=None, derandomize=True, phases=[Phase.generate], database=None))
+    """What each rule is for: without it the same history loses an event; with it, none."""
+    for machine in (mutant(), Machine()):
+        machine.begin()
+        HISTORIES[mutant](machine)
+        if isinstance(machine, mutant):
+            with pytest.raises(AssertionError, match=r"polling would not find|reading has passed"):
+                machine.nothing_is_lost()
+        else:
+            machine.nothing_is_lost()

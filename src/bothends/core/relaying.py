@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from bothends.core.lanes import LANES
 
 __all__ = [
-    "BLOCKED", "DELAYED", "EVERY_LANE", "PAGE_BYTES", "Cursor", "Hold", "HeldWork", "Page", "Segment", "Stream", "advance",
-    "fair_share", "is_full", "lanes_of", "mask_of", "merge", "pause_s", "signed", "surplus",
+    "BLOCKED", "DELAYED", "EVERY_LANE", "PAGE_BYTES", "UNREADABLE", "Cursor", "Hold", "HeldWork", "Page", "Segment", "Stream",
+    "advance", "fair_share", "is_full", "lanes_of", "mask_of", "merge", "pause_s", "signed", "surplus",
 ]
 
 EVERY_LANE = (1 << LANES) - 1
@@ -24,6 +24,8 @@ DELAYED = 1
 """Flag of a fetched row: it is due later."""
 BLOCKED = 2
 """Flag of a fetched row: its key has rows in ``held``."""
+UNREADABLE = 4
+"""Flag of a fetched row: a message with our prefix that is not one of ours; its body is what it holds."""
 
 Row = tuple[Any, ...]
 

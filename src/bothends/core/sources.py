@@ -42,6 +42,10 @@ class Facts(NamedTuple):
     """Live relays of this outbox that were told to poll: they keep their lanes."""
     slot: Slot | None
     position: int | None
+    published: str = ""
+    """What names the publication as it is now; empty where none of ours is there. Messages need none."""
+    read_under: str = ""
+    """The same, when the position was stored."""
 
 
 Act = Literal["poll", "create", "recreate", "resume"]
@@ -64,7 +68,7 @@ def plan(facts: Facts, *, keeps: bool) -> Plan:
     if not facts.may_replicate:
         return Plan("poll", "the role has no REPLICATION attribute")
     if facts.pollers:
-        return Plan("poll", "another relay of this outbox was told to poll")
+        return Plan("poll", "another relay of this outbox was told to read elsewhere")
     if facts.senders_free < 1:
         return Plan("poll", "no WAL sender is free (max_wal_senders)")
     slot = facts.slot if keeps else None
@@ -78,6 +82,8 @@ def plan(facts: Facts, *, keeps: bool) -> Plan:
         return Plan("recreate", "the slot is another database's")
     if facts.position is None:
         return Plan("recreate", "nobody knows what was done when the slot was made")
+    if facts.published != facts.read_under:
+        return Plan("recreate", "the publication was changed since")
     if slot.confirmed > facts.position:
         return Plan("recreate", "the slot was moved, or dropped and made again, by somebody else")
     return Plan("resume", "")

@@ -21,6 +21,7 @@ from bothends.relay.reading import Reading
 from bothends.relay.settings import RelaySettings
 from bothends.stores.faults import Fault, fault_of
 from bothends.stores.postgresql.pgoutput import LogEnded, LogUnreadable, PgOutput
+from bothends.stores.postgresql.relay_log import Stored
 from bothends.stores.postgresql.replication import Replication, ReplicationFailed
 from bothends.stores.steps import Steps
 from bothends.wakeup import Bell
@@ -74,6 +75,10 @@ class Log:
         self._near_budget = False
         self._slot = ""
         self._seam: Snapshot | None = None
+        self._under = ""
+        """The publication that is read, as it was when the slot was made."""
+        self._distrusted = ""
+        """Why a slot of rows is not read on although it stands where it was left: the table is read instead."""
         self._position = 0
         """Stored; the server may know it."""
         self._failures = 0
@@ -166,12 +171,14 @@ class Log:
         elif self.phase is Phase.STARTING:
             self._guard(now, lambda: self._started(now))
         elif self._pipeline.pages.lanes != EVERY_LANE:
-            self._lost("another relay of this outbox was told to poll", announce=True)
+            self._lost("another relay of this outbox was told to read elsewhere", announce=True)
         elif self._reading is not None:
             reading = self._reading
             if broker_away and self._near_budget:
                 self._guard(now, reading.stow)
             self._guard(now, lambda: reading.turn(now))
+            if reading.position > self._position:
+                self._position, self._failures = reading.position, 0
 
     def _guard(self, now: float, act: Callable[[], None]) -> None:
         try:
@@ -191,13 +198,13 @@ class Log:
             self.phase = Phase.CLAIMING
             return
         text = str(error).strip().partition("\n")[0] or "the server ended the stream"
+        if isinstance(error, LogUnreadable) and not self._messages:
+            self._distrusted = text
         self._lost(text)
 
     def _lost(self, reason: str, *, pause_s: float | None = None, announce: bool = False) -> None:
         """Back to polling, from the stored cursor; what is in flight goes on."""
         reading = self.streaming
-        if self._reading is not None:
-            self._position = self._reading.position
         self._close()
         self.phase, self._seam = Phase.POLLING, None
         self._failures += 1
@@ -231,12 +238,14 @@ class Log:
         self._slot = self._kept_slot if self._keeps else f"{self._kept_slot}_{self._me}"
         facts = self._run(slots.facts(self._slot, self._family))
         todo = plan(facts, keeps=self._keeps)
+        if todo.act == "resume" and self._distrusted:
+            todo = todo._replace(act="recreate", reason=self._distrusted)
         self._claimed_at = now
         if todo.act == "poll":
             self._lost(todo.reason)
             return
         if todo.act == "resume":
-            self._position, self._seam = facts.position, None
+            self._position, self._seam, self._under = facts.position, None, facts.published
             self.phase, self.reason = Phase.CLAIMING, "takes over the slot"
             self._announce(True)
             return
@@ -247,6 +256,11 @@ class Log:
             self._run(slots.free(self._slot))
             self._run(slots.drop(self._slot))
         self._run(slots.publish())
+        under = self._run(slots.published())
+        if under is None:
+            self._lost(f"the publication {slots.publication} does not show the outbox's inserts by its root: drop it")
+            return
+        self._under, self._distrusted = under, ""
         self._connection = self._replicate()
         self._connection.create(self._slot, keeps=self._keeps)
         self.phase, self.reason = Phase.CREATING, "the slot waits for open transactions"
@@ -290,8 +304,11 @@ class Log:
             return
         if self._seam is not None or self._messages:
             # From here on the position is the promise: before it everything is done.
-            if self._run(self._steps.store(self._me, self._position, None, 0, None)) is None:
+            stored: Stored = self._run(self._steps.store(self._me, self._position, None, 0, None, under=self._under))
+            if not stored.mine:
                 raise FencedOff
+            if not stored.done:
+                raise LogUnreadable("the publication was changed")
             self._seam = None
         if self._connection is None:
             self._connection = self._replicate()
@@ -300,7 +317,8 @@ class Log:
         decoder = PgOutput(self._steps.prefix, messages=self._messages, covers=done)
         self._connection.start(self._slot, self._position, self._steps.slots.publication, decoder)
         self._reading = Reading(
-            self._me, self._steps, self._run, self._connection, decoder, self._position, self._settings, self._pipeline)
+            self._me, self._steps, self._run, self._connection, decoder, self._position, self._under, self._settings,
+            self._pipeline)
         self.phase = Phase.STARTING
 
     def _started(self, now: float) -> None:
@@ -322,7 +340,6 @@ class Log:
             found = self._reading.fetch()
 
         self._guard(time.monotonic(), take)
-        self._failures = 0 if found else self._failures
         return found
 
     def _watch_budget(self, now: float, slot: str) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bothends.core.relaying import BLOCKED, DELAYED, Cursor, Hold, Segment
+from bothends.core.relaying import BLOCKED, DELAYED, UNREADABLE, Cursor, Hold, Segment
 from bothends.errors import Blame, PublishError
 from bothends.ports import BatchReport, Broker, Publisher
 from bothends.relay.batches import Batch, Failure, culprit, walk
@@ -126,6 +126,8 @@ class Pipeline:
             if row[SEQ] in self._known:
                 batch.forget.append(row[SEQ])
                 batch.confirmed += self._known[row[SEQ]]
+            elif row[FLAG] == UNREADABLE:
+                batch.hold(row, "passed", reason="unreadable", error="a message with our prefix that is none of ours")
             elif row[TOPIC] in self.away:
                 batch.hold(row, "place")
             elif row[FLAG] == DELAYED:

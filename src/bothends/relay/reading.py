@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from bothends.core.lanes import lane
-from bothends.core.relaying import BLOCKED, Cursor, Hold
+from bothends.core.relaying import BLOCKED, UNREADABLE, Hold
 from bothends.relay.pipeline import FencedOff, Pipeline
-from bothends.relay.records import FLAG, KEY, TOPIC, Row
+from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row
 from bothends.relay.settings import RelaySettings
-from bothends.stores.postgresql.pgoutput import LogPage, PgOutput
+from bothends.stores.postgresql.pgoutput import LogPage, LogUnreadable, PgOutput
+from bothends.stores.postgresql.relay_log import Stored
 from bothends.stores.postgresql.replication import Replication
 from bothends.stores.steps import Steps
 
@@ -26,13 +27,14 @@ class Reading:
 
     def __init__(
         self, me: int, steps: Any, run: Callable[[Steps[Any]], Any], connection: Replication, decoder: PgOutput,
-        position: int, settings: RelaySettings, pipeline: Pipeline,
+        position: int, under: str, settings: RelaySettings, pipeline: Pipeline,
     ) -> None:
         self._me, self._steps, self._run = me, steps, run
         self._connection, self._decoder = connection, decoder
         self._settings, self._pipeline = settings, pipeline
         self.position = position
         """Stored; the server may know it."""
+        self._under = under
         self._store_at = 0.0
         self._markers = 0
         pipeline.log_position, pipeline.log_cursor = position, None
@@ -71,7 +73,8 @@ class Reading:
         asked = sorted(keys)
         blocked = self._run(self._steps.blocked([topic for topic, _ in asked], [key for _, key in asked]))
         return [
-            (row[0], row[1], BLOCKED, *row[3:]) if (row[TOPIC], row[KEY]) in blocked else row for row in rows
+            (row[0], row[1], BLOCKED, *row[3:]) if row[KEY] is not None and (row[TOPIC], row[KEY]) in blocked else row
+            for row in rows
         ]
 
     def turn(self, now: float) -> None:
@@ -88,11 +91,14 @@ class Reading:
             self._markers += 1
             marker = f"{self._me}.{self._markers}"
         published = pipeline.log_published
-        found: Cursor | None = self._run(self._steps.store(self._me, position, pipeline.log_cursor, published, marker))
-        if found is None:
+        found: Stored = self._run(self._steps.store(
+            self._me, position, pipeline.log_cursor, published, marker, under=self._under))
+        if not found.mine:
             raise FencedOff
+        if not found.done:
+            raise LogUnreadable("the publication was changed while it was read")
         if marker is not None:
-            self._decoder.markers[marker.encode()] = found
+            self._decoder.markers[marker.encode()] = found.cursor
         pipeline.log_published, pipeline.log_cursor = 0, None
         self._store_at = now + (STORE_BUSY_S if pipeline.window or published else STORE_IDLE_S)
         self.position = position
@@ -113,8 +119,12 @@ class Reading:
         if page is None:
             return
         rows = self._marked(page.rows)
-        behind = [(Hold(row[1], "behind", False), row) for row in rows if row[FLAG] == BLOCKED]
-        free = [row for row in rows if row[FLAG] != BLOCKED]
+        behind = [(Hold(row[SEQ], "behind", False), row) for row in rows if row[FLAG] == BLOCKED]
+        behind += [
+            (Hold(row[SEQ], "passed", False, "unreadable", "a message with our prefix that is none of ours"), row)
+            for row in rows if row[FLAG] == UNREADABLE
+        ]
+        free = [row for row in rows if not row[FLAG]]
         if behind and not self._run(self._steps.keep(self._me, behind, [])):
             raise FencedOff
         if free and not self._run(self._steps.stow(self._me, free)):

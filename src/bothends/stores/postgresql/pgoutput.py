@@ -10,7 +10,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, NamedTuple
 
-from bothends.core.relaying import DELAYED, PAGE_BYTES, Cursor
+from bothends.core.relaying import DELAYED, PAGE_BYTES, UNREADABLE, Cursor
 from bothends.stores.postgresql.messages import unpack
 
 __all__ = ["COLUMNS", "LogEnded", "LogPage", "LogUnreadable", "PgOutput"]
@@ -58,7 +58,7 @@ class LogPage(NamedTuple):
     position: int
     cursor: Cursor | None
     flagged: bool
-    """Whether a row is due later."""
+    """Whether a row is due later, or unreadable."""
     full: bool
     """Whether there may be more at once."""
 
@@ -117,6 +117,7 @@ class PgOutput:
                 elif kind == _MESSAGE:
                     size += count
                     cursor = self._message(data, rows) or cursor
+                    flagged = flagged or (bool(rows) and rows[-1][2] == UNREADABLE)
                 elif kind == _RELATION:
                     self._describe(data)
             elif data[0] == _KEEPALIVE:
@@ -201,13 +202,13 @@ class PgOutput:
                 self.position = max(self.position, place)
             return cursor
         if self._events is not None and data.startswith(self._events, begin):
+            content = data[begin + len(self._events) + 4:]
             try:
-                fields = unpack(data[begin + len(self._events) + 4:])
-            except ValueError:
-                fields = None
-            if fields is None:
-                raise LogUnreadable(f"the message at {place:X} with our prefix is not one of ours")
-            rows.append((0, MESSAGE_SEQ + place, 0, *fields, None))
+                rows.append((0, MESSAGE_SEQ + place, 0, *unpack(content), None))
+            except ValueError:  # anybody who may connect may write one
+                name = f"{place:X}".encode()
+                unknown = (name, "", "unreadable", "", None, content, None, b"", 1, None, None, None)
+                rows.append((0, MESSAGE_SEQ + place, UNREADABLE, *unknown))
         return None
 
     def _describe(self, data: bytes) -> None:

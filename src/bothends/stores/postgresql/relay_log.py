@@ -11,7 +11,7 @@ from bothends.stores.postgresql.slots import SlotSteps, lsn_text
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["LogSteps", "Reader"]
+__all__ = ["LogSteps", "Reader", "Stored"]
 
 Row = tuple[Any, ...]
 
@@ -19,6 +19,11 @@ _FIELDS = tuple(FIELDS.split(", "))
 _FIRST = 3
 """Where the fields begin in a row."""
 _DELIVER_AT = 14
+_DURABLE = (
+    "set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'local' else "
+    "current_setting('synchronous_commit') end, true)"
+)
+"""A role may be told not to wait for the disk; what is behind these statements may be in the log alone."""
 _TYPES = {"key": "bytea", "body": "bytea", "headers": "bytea", "version": "int"}
 
 
@@ -31,6 +36,15 @@ class Reader(NamedTuple):
     slot: str
     pollers: int
     """Live relays of the outbox that were told to read elsewhere: they keep their lanes."""
+
+
+class Stored(NamedTuple):
+    mine: bool
+    """False: fenced off, nothing was stored."""
+    done: bool
+    """False, though it is ours: the publication was changed, nothing was stored."""
+    cursor: Cursor
+    """What goes with the marker."""
 
 
 class LogSteps:
@@ -72,15 +86,17 @@ class LogSteps:
         yield Sql(f"update {self._s}.relay_log set relay = null where relay = :me", {"me": me}, rows=False)
 
     def store(
-        self, me: int, position: int, cursor: Cursor | None, published: int, marker: str | None
-    ) -> Steps[Cursor | None]:
-        """Stores how far the log is done (0: as it was), and emits a marker if one is given; the cursor that goes with the
-        marker. Waited for on disk: afterwards the server may be told. Raises nothing of its own: None is fenced off."""
+        self, me: int, position: int, cursor: Cursor | None, published: int, marker: str | None, *, under: str
+    ) -> Steps[Stored]:
+        """Stores how far the log is done (0: as it was), if the publication is still the one that it was read ``under``, and
+        emits a marker if one is given. Waited for on disk, whatever the role says: afterwards the server may be told."""
         text = (
-            f"with {self._me}, log as (update {self._s}.relay_log l set position = greatest(l.position, :position::pg_lsn) "
-            "from me where l.relay = me.id and l.messages = :messages returning l.relay)"
+            f"with {self._me}, log as (update {self._s}.relay_log l set position = greatest(l.position, :position::pg_lsn), "
+            f"published = :under from me where l.relay = me.id and l.messages = :messages and {self.slots.mark} = :under "
+            "returning l.relay)"
         )
-        params: dict[str, Any] = {"me": me, "position": lsn_text(position), "messages": self.messages}
+        params: dict[str, Any] = {
+            "me": me, "position": lsn_text(position), "messages": self.messages, "under": under}
         if cursor is not None or published:
             # Without a cursor the row only counts: it is no lane's.
             text += (
@@ -95,11 +111,12 @@ class LogSteps:
         mark = "null" if marker is None else "pg_logical_emit_message(false, :prefix::text, :marker::text)::text"
         if marker is not None:
             params |= {"prefix": f"{self.prefix}.marker", "marker": marker}
-        text += f" select s.last_value, pg_current_snapshot()::text, {mark} from log, {self._s}.outbox_seq s"
-        found = yield Sql(text, params)
-        if not found.rows:
-            return None
-        return Cursor(found.rows[0][0], found.rows[0][1])
+        text += (
+            f" select exists (select from me), exists (select from log), s.last_value, pg_current_snapshot()::text, {mark}, "
+            f"{_DURABLE} from {self._s}.outbox_seq s"
+        )
+        mine, done, last, snapshot, *_ = (yield Sql(text, params)).rows[0]
+        return Stored(mine, done, Cursor(last, snapshot))
 
     def blocked(self, topics: Sequence[str], keys: Sequence[bytes]) -> Steps[set[tuple[str, bytes]]]:
         """Which of these keys have rows in ``held``."""
@@ -136,7 +153,7 @@ class LogSteps:
                 f"r.due * interval '1 microsecond' from me, unnest({_arrays('d')}, :dues::bigint[]) r (seq, {FIELDS}, due) "
                 "on conflict (seq) do nothing)"
             )
-        found = yield Sql(f"with {', '.join(ctes)} select exists (select from me)", params)
+        found = yield Sql(f"with {', '.join(ctes)} select exists (select from me), {_DURABLE}", params)
         return bool(found.rows[0][0])
 
     def stow(self, me: int, rows: Sequence[Row]) -> Steps[bool]:
@@ -144,7 +161,7 @@ class LogSteps:
         found = yield Sql(
             f"with {self._me}, stowed as (insert into {self._s}.outbox ({FIELDS}) select {_listed('r')} from me, "
             f"unnest({_arrays('h')}) with ordinality r (seq, {FIELDS}, place) order by r.place on conflict do nothing) "
-            "select exists (select from me)", {"me": me} | _columns("h", rows),
+            f"select exists (select from me), {_DURABLE}", {"me": me} | _columns("h", rows),
         )
         return bool(found.rows[0][0])
 

@@ -14,7 +14,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from bothends.stores.postgresql.connection import CONNECT_TIMEOUT_S, dsn
-from bothends.stores.postgresql.pgoutput import LogPage, PgOutput
+from bothends.stores.postgresql.pgoutput import LogEnded, LogPage, PgOutput
 from bothends.stores.postgresql.slots import FAILOVER_MIN, lsn_text
 
 __all__ = ["Replication", "ReplicationFailed"]
@@ -127,13 +127,26 @@ class Replication:
     # The stream
 
     def page(self, limit: int) -> LogPage:
-        """What has arrived, at most ``limit`` rows. Raises ReplicationFailed, LogEnded and LogUnreadable."""
+        """What has arrived, at most ``limit`` rows. Raises ReplicationFailed and LogUnreadable."""
         assert self._decoder is not None
         connection = self._connection
         try:
             return self._decoder.page(connection.get_copy_data, connection.consume_input, limit)
+        except LogEnded as ended:
+            raise self._reason() from ended
         except psycopg.Error as error:
             raise ReplicationFailed(str(error)) from error
+
+    def _reason(self) -> ReplicationFailed:
+        """Why the server ended the stream, as far as it said so."""
+        try:
+            result = self._connection.get_result()
+        except psycopg.Error as error:
+            return ReplicationFailed(str(error))
+        if result is None or result.status in _GOOD:
+            return ReplicationFailed("the server ended the stream")
+        sqlstate = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+        return ReplicationFailed(result.get_error_message().strip(), sqlstate.decode())
 
     def feed(self, position: int) -> None:
         """Tells the server that everything before ``position`` is done, and that we live. Raises ReplicationFailed."""

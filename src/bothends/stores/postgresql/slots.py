@@ -40,6 +40,20 @@ class SlotSteps:
     def __init__(self, schema: str, *, messages: bool = False) -> None:
         self._schema, self._s, self._messages = schema, quoted_schema(schema), messages
         self.publication = publication_of(schema, messages=messages)
+        # A name alone says nothing: a publication that was altered, or dropped and made again, has shown less for a while.
+        # Null: it does not show what is needed. (Row filters and column lists are there from PostgreSQL 15 on.)
+        self.mark = "''" if messages else f"""(
+            select p.oid || '.' || p.xmin || coalesce((select string_agg(' ' || r.oid || '.' || r.xmin, '' order by r.oid)
+                from pg_publication_rel r where r.prpubid = p.oid), '')
+            from pg_publication p where p.pubname = '{self.publication}' and p.pubinsert and p.pubviaroot
+            and (p.puballtables or exists (select from pg_publication_rel r where r.prpubid = p.oid
+                and r.prrelid = '{self._s}.outbox'::regclass and to_jsonb(r) ->> 'prqual' is null
+                and to_jsonb(r) ->> 'prattrs' is null)))"""
+
+    def published(self) -> Steps[str | None]:
+        """What names the publication as it is now; None: it does not show the outbox's inserts."""
+        found = yield Sql(f"select {self.mark}")
+        return None if found.rows[0][0] is None else str(found.rows[0][0])
 
     def name(self) -> Steps[str]:
         """The slot's name: of this database and schema, the same on a stand-by. Slots belong to the whole server."""
@@ -57,12 +71,14 @@ class SlotSteps:
             "current_setting('max_replication_slots')::int - (select count(*) from pg_replication_slots)::int, "
             "current_setting('max_wal_senders')::int - (select count(*) from pg_stat_replication)::int, "
             f"(select count(*) from {self._s}.relays where wants <> all(:family))::int, "
-            f"(select (position - '0/0')::bigint from {self._s}.relay_log where messages = :messages)",
+            f"l.published, {self.mark}, (l.position - '0/0')::bigint from {self._s}.relay_log l where l.messages = :messages",
             {"family": list(family), "messages": self._messages},
         )
-        version, logical, recovering, may, slots, senders, pollers, position = found.rows[0]
+        version, logical, recovering, may, slots, senders, pollers, read_under, published, position = found.rows[0]
+        known = Facts(
+            version, logical, recovering, may, slots, senders, pollers, None, position, published or "", read_under)
         if recovering:
-            return Facts(version, logical, True, may, slots, senders, pollers, None, position)
+            return known
         slots_of = yield Sql(
             "select slot_type = 'logical' and plugin = 'pgoutput' and database = current_database(), active_pid, "
             "(confirmed_flush_lsn - '0/0')::bigint, "
@@ -74,7 +90,7 @@ class SlotSteps:
         for here, pid, confirmed, retained, lost in slots_of.rows:
             # A slot without restart_lsn was invalidated.
             found_slot = Slot(bool(here), pid, confirmed or 0, retained or 0, bool(lost) or retained is None)
-        return Facts(version, logical, recovering, may, slots, senders, pollers, found_slot, position)
+        return known._replace(slot=found_slot)
 
     def retained(self, slot: str) -> Steps[int | None]:
         """Bytes of log that the slot keeps; None: there is no such slot."""

@@ -9,6 +9,7 @@ create table {s}.relay_log (
     relay bigint references {s}.relays on delete set null,   -- the reader; null: nobody
     ready boolean not null default false,                     -- it has a slot: those who would read too stand by
     slot text not null default '',
+    published text not null default '',                       -- the publication that it reads under; changed: a new slot
     position pg_lsn                                           -- every event whose transaction committed before is done
 );
 insert into {s}.relay_log (messages) values (false), (true);
