@@ -49,8 +49,13 @@ def unpack(content: bytes) -> Content:
     it."""
     row = _decode.decode(content)
     id, source, type, topic, _, _, content_type, time, _, attributes, _ = row
-    texts = (id.decode(), source, type, topic, content_type or "", time.decode(), attributes or "")
-    if any("\0" in text for text in texts):
+    if not (id.isascii() and time.isascii()):
+        id.decode()
+        time.decode()
+    if (
+        b"\0" in id or b"\0" in time or "\0" in source or "\0" in type or "\0" in topic
+        or (content_type is not None and "\0" in content_type) or (attributes is not None and "\0" in attributes)
+    ):
         raise ValueError("NUL in a text")
     return row
 

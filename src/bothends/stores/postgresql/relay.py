@@ -65,7 +65,8 @@ class LeaseSteps:
         it does (poll, wal, message or standby), ``reason`` why."""
         done = yield Sql(
             f"update {self._s}.relays set lease_until = clock_timestamp() + make_interval(secs => :lease_s::float8), "
-            "state = :state, detail = :detail, wants = :wants, source = :source, reason = :reason where id = :me",
+            "state = :state, detail = :detail, wants = :wants, source = :source, reason = :reason where id = :me "
+            "returning set_config('synchronous_commit', 'off', true)",  # a lease need not outlive a crash of the server
             {"me": me, "lease_s": lease_s, "state": state, "detail": detail, "wants": wants, "source": source,
              "reason": reason},
         )

@@ -27,20 +27,17 @@ class StorageSteps:
     def candidates(self) -> Steps[list[str]]:
         """Children that hold rows and may be emptied. Of the outbox only the one that the sequence comes to next: the
         current and the previous child refuse ids that were given before."""
-        found: list[str] = []
-        for table, size, test in (
-            ("outbox", CHILD_ROWS, f"(last_value / :size + 1) % {CHILDREN} = :child"),
-            ("relay_progress", PROGRESS_ROWS, f"(last_value / :size) % {CHILDREN} <> :child"),
-        ):
-            for child in range(CHILDREN):
-                name = f"{self._s}.{table}_{child}"
-                result = yield Sql(
-                    f"select {test} and exists (select from {name}) from {self._s}.{table}_seq",
-                    {"size": size, "child": child},
-                )
-                if result.rows[0][0]:
-                    found.append(f"{table}_{child}")
-        return found
+        asked = [
+            f"select '{table}_{child}' from {self._s}.{table}_seq where {test.format(size=size, child=child)} "
+            f"and exists (select from {self._s}.{table}_{child})"
+            for table, size, test in (
+                ("outbox", CHILD_ROWS, f"(last_value / {{size}} + 1) % {CHILDREN} = {{child}}"),
+                ("relay_progress", PROGRESS_ROWS, f"(last_value / {{size}}) % {CHILDREN} <> {{child}}"),
+            )
+            for child in range(CHILDREN)
+        ]
+        found = yield Sql(" union all ".join(asked))
+        return [str(row[0]) for row in found.rows]
 
     def done(self, child: str) -> Steps[bool]:
         """Whether every row of the child that can be seen is done."""
