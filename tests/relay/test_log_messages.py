@@ -87,10 +87,13 @@ def test_all_that_an_event_has_arrives(rig: Rig) -> None:
     assert by_key[None].value is None
 
 
-def test_while_no_relay_runs_the_slot_keeps_them(rig: Rig) -> None:
+def test_while_no_relay_runs_the_slot_keeps_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bothends.relay.reading.STORE_IDLE_S", 0.1)
     first = reading(rig)
     say(rig, "t", b"k", b"0")
     rig.until(lambda: arrived(rig, b"0"))
+    said = rig.sql("select pg_current_wal_insert_lsn()::text")[0][0]
+    rig.until(lambda: rig.sql("select position >= cast(:said as pg_lsn) from bothends.relay_log where messages", said=said)[0][0])
     first.stop()
     say(rig, "t", b"k", b"1", b"2")
     second = reading(rig)
