@@ -93,7 +93,8 @@ def test_while_no_relay_runs_the_slot_keeps_them(rig: Rig, monkeypatch: pytest.M
     say(rig, "t", b"k", b"0")
     rig.until(lambda: arrived(rig, b"0"))
     said = rig.sql("select pg_current_wal_insert_lsn()::text")[0][0]
-    rig.until(lambda: rig.sql("select position >= cast(:said as pg_lsn) from bothends.relay_log where messages", said=said)[0][0])
+    stored = "select position >= cast(:said as pg_lsn) from bothends.relay_log where messages"
+    rig.until(lambda: rig.sql(stored, said=said)[0][0])
     first.stop()
     say(rig, "t", b"k", b"1", b"2")
     second = reading(rig)
