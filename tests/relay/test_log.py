@@ -236,7 +236,7 @@ def test_one_reads_the_others_stand_by_and_take_over(pg_log: Rig) -> None:
         # And one that is taken for dead, while it lives: it begins anew, and one of the two reads.
         reader = second if source(second) == "wal" else third
         writer.await_more()
-        pg_log.sql("delete from bothends.relays where source = 'wal' returning id")
+        pg_log.until(lambda: pg_log.sql("delete from bothends.relays where source = 'wal' returning id"))
         pg_log.until(lambda: reader.saw(Fenced))
         pg_log.until(lambda: len(reader.saw(Registered)) == 2)
         pg_log.until(lambda: sorted((source(second), source(third))) == ["standby", "wal"])
