@@ -13,8 +13,9 @@ import pytest
 
 from bothends.core.relaying import EVERY_LANE, Stream
 from bothends.core.snapshots import Snapshot
-from bothends.relay.events import Fenced, Published, Registered, SourceChanged
+from bothends.relay.events import Fenced, Published, Registered, SourceChanged, StoreLost
 from bothends.relay.log import Log, Phase
+from bothends.stores import Store, open_store
 from bothends.stores.connection import Connection
 from bothends.stores.postgresql.relay_connection import RelayExecutor
 from bothends.stores.steps import Sql
@@ -316,27 +317,55 @@ def test_with_the_broker_away_a_slot_that_is_kept_is_kept(pg_log: Rig) -> None:
         pg_log.broker.down.clear()
 
 
-def test_a_role_that_may_not_replicate_polls_and_says_why(pg_log: Rig, other: Connection) -> None:
+@pytest.fixture
+def plain(pg_log: Rig, other: Connection) -> Iterator[Store]:
+    """The same database for a role that may use our tables, and may not replicate."""
     role = f"r{id(pg_log)}"
     other.execute(Sql(f"create role {role} login password 'x'", rows=False))
-    try:
-        other.execute(Sql(f"grant all on schema bothends to {role}", rows=False))
-        other.execute(Sql(f"grant all on all tables in schema bothends to {role}", rows=False))
-        other.execute(Sql(f"grant all on all sequences in schema bothends to {role}", rows=False))
-        other.execute(Sql(f"grant execute on function pg_control_system() to {role}", rows=False))
-        store = type(pg_log.store)(pg_log.store.url.replace("//postgres@", f"//{role}:x@"), pg_log.store.schema)
-        pg_log.broker.create_topic("t", 1)
-        pg_log.add("t", b"k", b"1")
-        plain, pg_log.store = pg_log.store, store
-        running = pg_log.start(**SOON)
-        pg_log.store = plain
-        pg_log.until(lambda: "REPLICATION" in (reason(running) if running.saw(SourceChanged) else ""))
-        pg_log.until(pg_log.drained)
-        assert pg_log.bodies("t") == [b"1"]
-        running.stop()
-    finally:
-        other.execute(Sql(f"drop owned by {role}", rows=False))
-        other.execute(Sql(f"drop role {role}", rows=False))
+    for what in ("schema", "all tables in schema", "all sequences in schema"):
+        other.execute(Sql(f"grant all on {what} bothends to {role}", rows=False))
+    other.execute(Sql(f"grant execute on function pg_control_system() to {role}", rows=False))
+    yield open_store(pg_log.store.url.replace("//postgres@", f"//{role}:x@"), pg_log.store.schema)
+    pg_log.close()
+    other.execute(Sql(f"drop owned by {role}", rows=False))
+    other.execute(Sql(f"drop role {role}", rows=False))
+
+
+def start_plain(rig: Rig, plain: Store, **settings: Any) -> Running:
+    own, rig.store = rig.store, plain
+    running = rig.start(**SOON | settings)
+    rig.store = own
+    return running
+
+
+def test_a_role_that_may_not_replicate_polls_and_says_why(pg_log: Rig, plain: Store) -> None:
+    pg_log.broker.create_topic("t", 1)
+    pg_log.add("t", b"k", b"1")
+    running = start_plain(pg_log, plain)
+    pg_log.until(lambda: running.saw(SourceChanged) and "REPLICATION" in reason(running))
+    pg_log.until(pg_log.drained)
+    assert pg_log.bodies("t") == [b"1"]
+
+
+def test_a_stand_by_that_may_not_drop_a_slot_goes_on_standing_by(
+    pg_log: Rig, plain: Store, other: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The slot keeps more than this relay was told, and its role may not end it: that is said; nothing begins anew."""
+    monkeypatch.setattr("bothends.relay.log.BUDGET_PAUSE_S", 0.05)
+    reading(pg_log, wal_budget_mb=1_000_000)
+    other.begin()  # an old transaction: the log is kept from its beginning
+    other.execute(Sql("create temporary table old (x text)", rows=False))
+    bulk = pg_log.store.connect(name="bulk")
+    bulk.execute(Sql("create table bulk (x text)", rows=False))
+    bulk.execute(Sql("insert into bulk select repeat('x', 1000) from generate_series(1, 25000)", rows=False))
+    running = start_plain(pg_log, plain, wal_budget_mb=16)
+    pg_log.until(lambda: caplog.text.count("could not be dropped") >= 2)
+    assert len(running.saw(Registered)) == 1
+    assert not running.saw(StoreLost)
+    assert source(running) == "standby"
+    other.rollback()
+    bulk.execute(Sql("drop table bulk", rows=False))
+    bulk.close()
 
 
 def test_a_large_transaction_is_read_in_pages(pg_log: Rig, other: Connection) -> None:

@@ -355,12 +355,19 @@ class Log:
             return
         if retained is None or not over_budget(retained, budget_mb):
             return
-        LOG.error("the slot %s kept %.0f MB of the log, more than wal_budget_mb allows: it is dropped, and the table is read",
+        LOG.error("the slot %s keeps %.0f MB of the log, more than wal_budget_mb allows: it is dropped, and the table is read",
                   slot, retained / 1e6)
         if self.leads:
             self._lost(f"the WAL budget of {budget_mb} MB was reached", pause_s=BUDGET_PAUSE_S, announce=True)
-        self._run(self._steps.slots.free(slot))
-        self._run(self._steps.slots.drop(slot))
+        try:
+            self._run(self._steps.slots.free(slot))
+            self._run(self._steps.slots.drop(slot))
+        except Exception as error:
+            if fault_of(error) is not Fault.OTHER:
+                raise
+            self._budget_at = now + BUDGET_PAUSE_S
+            LOG.error("the slot %s could not be dropped (%s): give the relay's role REPLICATION, or drop the slot yourself",
+                      slot, str(error).partition("\n")[0])
 
     # Ending
 
