@@ -8,27 +8,17 @@ from typing import Any
 
 import aiosqlite
 import pytest
-from sqlalchemy import Integer, Text
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from bothends import AsyncBatchContext, BatchContext, Context, Service
 from bothends.testing import Harness, Scenario, explore, recorded
 from bothends.testing.exploring.causes import Cause
+from tests.exploring.bookings import Booking
 from tests.exploring.planted.events import ONE, STOCK, TWO, Cancelled, Paid, StockMoved
 
 THREE = Paid("1003", 3)
 AGAIN = Paid("1001", 4)
 Given = BatchContext[sqlite3.Connection]
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Booking(Base):
-    __tablename__ = "bookings"
-    id: Mapped[int] = mapped_column(Integer, primary_key=True)
-    order_no: Mapped[str] = mapped_column(Text)
 
 
 class Desk:
@@ -43,7 +33,7 @@ def tables(db: Any) -> None:
 
 
 def models(session: Session) -> None:
-    Base.metadata.create_all(session.connection())
+    Booking.metadata.create_all(session.connection())
 
 
 def set_based(inbox: bool = True) -> Service:

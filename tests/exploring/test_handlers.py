@@ -11,24 +11,14 @@ from typing import Any
 
 import aiosqlite
 import pytest
-from sqlalchemy import Integer, Text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from bothends import AsyncContext, Context, Retry, Service
 from bothends.testing import explore, recorded
 from bothends.testing.exploring.causes import Cause
+from tests.exploring.bookings import Booking
 from tests.exploring.planted.events import ONE, STOCK, TWO, Paid, StockMoved
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Booking(Base):
-    __tablename__ = "bookings"
-    id: Mapped[int] = mapped_column(Integer, primary_key=True)
-    order_no: Mapped[str] = mapped_column(Text)
 
 
 class Desk:
@@ -50,7 +40,7 @@ def tables(db: Any) -> None:
 
 
 def models(session: Session) -> None:
-    Base.metadata.create_all(session.connection())
+    Booking.metadata.create_all(session.connection())
 
 
 def with_connection(inbox: bool) -> Service:
