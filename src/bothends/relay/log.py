@@ -20,7 +20,7 @@ from bothends.relay.pipeline import FencedOff, Pipeline
 from bothends.relay.reading import Reading
 from bothends.relay.settings import RelaySettings
 from bothends.stores.faults import Fault, fault_of
-from bothends.stores.postgresql.pgoutput import LogEnded, LogUnreadable, PgOutput
+from bothends.stores.postgresql.pgoutput import LogUnreadable, PgOutput
 from bothends.stores.postgresql.relay_log import Stored
 from bothends.stores.postgresql.replication import Replication, ReplicationFailed
 from bothends.stores.steps import Steps
@@ -183,7 +183,7 @@ class Log:
     def _guard(self, now: float, act: Callable[[], None]) -> None:
         try:
             act()
-        except (ReplicationFailed, LogEnded, LogUnreadable) as error:
+        except (ReplicationFailed, LogUnreadable) as error:
             self._failed(now, error)
         except Exception as error:
             if fault_of(error) is not Fault.OTHER:
@@ -197,7 +197,7 @@ class Log:
             self._close()
             self.phase = Phase.CLAIMING
             return
-        text = str(error).strip().partition("\n")[0] or "the server ended the stream"
+        text = str(error).strip().partition("\n")[0] or "the connection was lost"
         if isinstance(error, LogUnreadable) and not self._messages:
             self._distrusted = text
         self._lost(text)

@@ -60,7 +60,7 @@ class Reading:
             self.tell()
         if page.rows:
             self._store_at = min(self._store_at, time.monotonic() + STORE_BUSY_S)
-        elif page.cursor is None and (not page.position or self._pipeline.window):
+        elif page.cursor is None:
             return None
         return page
 
@@ -86,6 +86,8 @@ class Reading:
         have no cursor."""
         pipeline = self._pipeline
         position = max(pipeline.log_position, self.position)
+        if not pipeline.window and not pipeline.again:
+            position = max(position, self._decoder.position)  # all that has come is done
         marker = None
         if not self._decoder.markers and not self._steps.messages:
             self._markers += 1
