@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from bothends.core.relaying import DELAYED, EVERY_LANE, UNREADABLE, Cursor, Stream
 from bothends.stores import open_store
-from bothends.stores.postgresql.pgoutput import COLUMNS, MESSAGE_SEQ, LogEnded, LogPage, LogUnreadable, PgOutput
+from bothends.stores.postgresql.inserts import COLUMNS, LogUnreadable
+from bothends.stores.postgresql.pgoutput import MESSAGE_SEQ, LogEnded, LogPage, PgOutput
 from bothends.stores.postgresql.replication import Replication, ReplicationFailed
 from bothends.stores.postgresql.slots import lsn_text, publication_of
 from bothends.stores.schema import apply

@@ -20,7 +20,8 @@ from bothends.relay.pipeline import FencedOff, Pipeline
 from bothends.relay.reading import Reading
 from bothends.relay.settings import RelaySettings
 from bothends.stores.faults import Fault, fault_of
-from bothends.stores.postgresql.pgoutput import LogUnreadable, PgOutput
+from bothends.stores.postgresql.inserts import LogUnreadable
+from bothends.stores.postgresql.pgoutput import PgOutput
 from bothends.stores.postgresql.relay_log import Stored
 from bothends.stores.postgresql.replication import Replication, ReplicationFailed
 from bothends.stores.steps import Steps

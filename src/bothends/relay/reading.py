@@ -11,7 +11,8 @@ from bothends.core.relaying import BLOCKED, UNREADABLE, Hold
 from bothends.relay.pipeline import FencedOff, Pipeline
 from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row
 from bothends.relay.settings import RelaySettings
-from bothends.stores.postgresql.pgoutput import LogPage, LogUnreadable, PgOutput
+from bothends.stores.postgresql.inserts import LogUnreadable
+from bothends.stores.postgresql.pgoutput import LogPage, PgOutput
 from bothends.stores.postgresql.relay_log import Stored
 from bothends.stores.postgresql.replication import Replication
 from bothends.stores.steps import Steps

@@ -20,7 +20,8 @@ SEQ, FLAG, TOPIC, KEY, BODY = 1, 2, 6, 7, 8
 ATTEMPTS, STATE, LANE = 14, 15, 16
 """In held rows only."""
 
-_PRINTABLE = bytes(range(0x20, 0x7F))
+_ID, _END = 3, 14
+"""What of a row becomes its record."""
 _CACHED_MAX = 1000
 _SPEC = ("ce_specversion", b"1.0")
 _CE = {name: f"ce_{name}" for name in ATTRIBUTES}
@@ -49,25 +50,41 @@ _versions = _Pairs("ce_dataversion", lambda version: str(version).encode())
 def outgoing(rows: Sequence[Row]) -> Checked:
     """One record per row. Raises ValueError where the attributes or headers of one cannot be read, or have names that
     cannot be written: the decoders refuse all that is not UTF-8, which leaves NUL."""
-    sources, types, contents, versions = _sources, _types, _contents, _versions
-    new, cls, spec, printable = tuple.__new__, Outgoing, _SPEC, _PRINTABLE
+    new, cls = tuple.__new__, Outgoing
     records = Checked()
     append = records.append
-    for _, _, _, id, source, type, topic, key, body, content, time, version, attributes, own, *_ in rows:
-        headers = [spec, ("ce_id", id), sources[source], types[type], ("ce_time", time), versions[version]]
+    envelope: tuple[Any, ...] = ()
+    by = of = in_version = as_content = _SPEC
+    own_before: bytes | None = None
+    own_pairs: list[tuple[str, bytes]] = []
+    for row in rows:
+        id, source, type, topic, key, body, content, time, version, attributes, own = row[_ID:_END]
+        if envelope != (source, type, version, content):
+            envelope = (source, type, version, content)
+            by, of, in_version = _sources[source], _types[type], _versions[version]
+            if content is not None:
+                as_content = _contents[content]
+        headers = [_SPEC, ("ce_id", id), by, of, ("ce_time", time), in_version]
         if content is not None:
-            headers.append(contents[content])
-        if key and (not key.translate(None, printable) or _is_attribute(key)):
-            headers.append(("ce_partitionkey", key))
+            headers.append(as_content)
+        if key:
+            try:
+                text = key.decode()
+                if text.isprintable() or is_text(text):
+                    headers.append(("ce_partitionkey", key))
+            except UnicodeDecodeError:
+                pass
         if attributes is not None:
             pairs = [(_CE.get(n) or f"ce_{n}", v.encode()) for n, v in unpack_attributes(attributes).items()]
             _refuse_nul(pairs)
             headers += pairs
         if own is not None:
-            pairs = unpack_headers(own)
-            if b"\0" in own:
-                _refuse_nul(pairs)
-            headers += pairs
+            if own != own_before:
+                own_pairs = unpack_headers(own)
+                if b"\0" in own:
+                    _refuse_nul(own_pairs)
+                own_before = own
+            headers += own_pairs
         append(new(cls, (topic, key, body, headers)))
     return records
 
@@ -76,13 +93,6 @@ def _refuse_nul(pairs: Sequence[tuple[str, bytes]]) -> None:
     for name, _ in pairs:
         if "\0" in name:
             raise ValueError(f"NUL in the header name {name!r}")
-
-
-def _is_attribute(key: bytes) -> bool:
-    try:
-        return is_text(key.decode())
-    except UnicodeDecodeError:
-        return False
 
 
 def readable(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:

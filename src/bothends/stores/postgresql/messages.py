@@ -52,7 +52,7 @@ def unpack(content: bytes) -> Content:
     if not (id.isascii() and time.isascii()):
         id.decode()
         time.decode()
-    if (
+    if b"\0" in content and (
         b"\0" in id or b"\0" in time or "\0" in source or "\0" in type or "\0" in topic
         or (content_type is not None and "\0" in content_type) or (attributes is not None and "\0" in attributes)
     ):
