@@ -143,9 +143,9 @@ def _list(figures: dict[str, dict[str, Any]]) -> list[str]:
 def _peers(rows: Sequence[dict[str, Any]]) -> list[str]:
     """One row per peer, those that could not be measured with the reason; then what each was set to."""
     return [
-        "| Peer | Version | Drain, events/s | Live, events/s | Written, events/s | p50, ms | p99, ms "
-        "| CPU, s per million events: relay | PostgreSQL | Kafka | Memory, MB | Order per key | Durability |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| Peer | Version | Drain, events/s | Live, events/s | Live, warm, events/s | Written, events/s "
+        "| p50, ms | p99, ms | CPU, s per million events: relay | PostgreSQL | Kafka | Memory, MB | Order per key | Durability |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(_peer(row) for row in rows), "", "Settings:", "",
         *(f"- {row['peer']}: {row['settings']}; {row['events']:,} events drained" for row in rows),
     ]
@@ -164,10 +164,10 @@ def _peer(row: dict[str, Any]) -> str:
     begin = f"| {row['peer']} | {row['version']} "
     if row["missing"]:
         reason = row["missing"].replace("|", "/").replace("\n", " ")
-        return f"{begin}| not measured: {reason} " + "| " * 8 + f"| {row['order']} | {row['durability']} |"
+        return f"{begin}| not measured: {reason} " + "| " * 9 + f"| {row['order']} | {row['durability']} |"
     seen = f"{figures['swapped']['max']:,} swapped" if figures["swapped"]["max"] else "none swapped"
     cells = [
-        cell("drain_per_s"), cell("live_per_s"), cell("written_per_s"), late("p50_ms"), late("p99_ms"),
+        cell("drain_per_s"), cell("live_per_s"), cell("live_warm_per_s"), cell("written_per_s"), late("p50_ms"), late("p99_ms"),
         *(cell(name) for name in ("cpu_s", "postgresql_cpu_s", "kafka_cpu_s", "rss_mb")),
         f"{row['order']}; {seen}", row["durability"],
     ]

@@ -48,6 +48,7 @@ class Ours(Peer):
     def prepare(self, site: Site, connection: psycopg.Connection[Any]) -> None:
         connection.execute("create table place (topic text, headers bytea)")
         connection.execute("insert into place values (%s, %s)", [site.topic, pack_headers(HEADERS)])
+        connection.execute("create table contents (number bigint primary key, content bytea)")
         self._topic = site.topic
         if self.source != "poll":
             self._make_slot(site, connection)
@@ -64,14 +65,25 @@ class Ours(Peer):
                     raise Unavailable(f"its relay made no replication slot within {_SLOT_S:.0f} s")
                 pause.wait(_LOOK_S)
 
+    def ready(self, connection: psycopg.Connection[Any], first: int, last: int) -> None:
+        """Messages are packed before: rows are made by the server too, as those of every other peer."""
+        if self.source == "message":
+            with connection.cursor().copy("copy contents from stdin (format binary)") as copying:
+                copying.set_types(["int8", "bytea"])
+                for n in range(first, last + 1):
+                    copying.write_row((n, self._message(n)))
+            connection.execute("analyze contents")
+
     def write(self, connection: psycopg.Connection[Any], first: int, last: int) -> None:
         if self.source != "message":
             super().write(connection, first, last)
             return
-        contents = [self._message(n) for n in range(first, last + 1)]
-        connection.execute(
-            f"select count(pg_logical_emit_message(true, '{prefix('bothends')}', content)) "
-            "from unnest(%s::bytea[]) as drafts (content)".encode(), [contents])
+        emit = f"select count(pg_logical_emit_message(true, '{prefix('bothends')}', content)) from "
+        if first == last:
+            connection.execute(f"{emit} (values (%s::bytea)) as one (content)".encode(), [self._message(first)])
+        else:
+            ordered = "(select content from contents where number between %s and %s order by number) as ready"
+            connection.execute((emit + ordered).encode(), [first, last])
 
     def _message(self, number: int) -> bytes:
         """The event that ``insert`` would write."""

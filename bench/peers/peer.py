@@ -76,6 +76,9 @@ class Peer(ABC):
     def command(self, site: Site) -> Sequence[str | Path]:
         """Starts the relay; it runs until it is ended."""
 
+    def ready(self, connection: psycopg.Connection[Any], first: int, last: int) -> None:  # noqa: B027  # as above
+        """Before the clock starts: what a writer would have in hand."""
+
     def write(self, connection: psycopg.Connection[Any], first: int, last: int) -> None:
         """Writes these events, in the transaction that is open."""
         connection.execute(self.insert, {"first": first, "last": last})

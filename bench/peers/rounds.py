@@ -58,6 +58,10 @@ class Measuring:
         self._servers = Servers(connection, site.servers)
         self._written = 0
 
+    def ready(self, events: int) -> None:
+        """The next events are about to be written."""
+        self.peer.ready(self._connection, self._written, self._written + events - 1)
+
     def write(self, events: int) -> None:
         """In transactions of ``TRANSACTION`` rows, pipelined, so that the writer is seldom what is waited for."""
         first, self._written = self._written, self._written + events
@@ -66,15 +70,24 @@ class Measuring:
                 for begin in range(at, min(at + TRANSACTION * 10, self._written), TRANSACTION):
                     self.peer.write(self._connection, begin, min(begin + TRANSACTION, self._written) - 1)
 
-    def drain(self, running: Group, events: int, baseline: _Use) -> tuple[dict[str, float], Arrived]:
+    def backlog(self, events: int) -> tuple[list[int], range]:
+        """Writes events that nobody reads yet: where the topic ends before them, and which they are."""
+        start, first = self._topic.ends(), self._written
+        if self.peer.insert:
+            self.ready(events)
+            self.write(events)
+            self._connection.execute("vacuum analyze")
+        return start, range(first, first + events)
+
+    def drain(self, running: Group, start: list[int], events: range, baseline: _Use) -> tuple[dict[str, float], Arrived]:
         """From the first record to the last; what was used meanwhile, per million events."""
         first = self._until(running, 1, _START_S, baseline.events)
-        last = self._until(running, events, _WAIT_S, baseline.events)
+        last = self._until(running, len(events), _WAIT_S, baseline.events)
         since = first if first.events < last.events else baseline
         million = (last.events - since.events) / 1e6
-        arrived = self._arrived([0] * PARTITIONS, set(range(events)))
+        arrived = self._arrived(start, set(events))
         figures = {
-            "drain_per_s": (events - 1) / arrived.seconds,
+            "drain_per_s": (len(events) - 1) / arrived.seconds,
             "cpu_s": (last.relay_s - since.relay_s) / million,
             "postgresql_cpu_s": (last.postgresql_s - since.postgresql_s) / million,
             "kafka_cpu_s": (last.kafka_s - since.kafka_s) / million,
@@ -103,12 +116,14 @@ class Measuring:
     def warm(self, running: Group) -> None:
         """The relay runs: it publishes what is written now."""
         begin = sum(self._topic.ends())
+        self.ready(WARM)
         self.write(WARM)
         self._until(running, WARM, _START_S, begin)
 
     def live(self, running: Group, events: int) -> dict[str, float]:
         """Events per second from the first write until all are in the topic, by the broker's clock; and what was written
         per second, which no relay can exceed."""
+        self.ready(events)
         start, first = self._topic.ends(), self._written
         took: list[float] = []
         began = time.time()
@@ -199,18 +214,22 @@ def one_round(peer: Peer, sizes: Sizes) -> dict[str, float]:
         site = Site(url, topic.topic, kafka, Path(folder), backlog)
         peer.prepare(site, connection)
         measuring = Measuring(peer, site, connection, topic)
-        if peer.insert:
-            measuring.write(backlog)
-            connection.execute("vacuum analyze")
+        figures: dict[str, float] = {}
+        if live:
+            with group(peer.command(site), site.folder, peer.environment(), ROOT) as running:
+                measuring.warm(running)
+                figures |= measuring.live(running, live)
+        start, events = measuring.backlog(backlog)
         baseline = measuring.use()
         with group(peer.command(site), site.folder, peer.environment(), ROOT) as running:
-            figures, arrived = measuring.drain(running, backlog, baseline)
+            drained, arrived = measuring.drain(running, start, events, baseline)
+            figures |= drained
             if not peer.insert:
                 del figures["postgresql_cpu_s"]
             figures |= {"swapped": arrived.swapped, "again": arrived.records - backlog}
             if live:
                 measuring.warm(running)
-                figures |= measuring.live(running, live)
+                figures["live_warm_per_s"] = measuring.live(running, live)["live_per_s"]
             if peer.rate:
                 measuring.warm(running)
                 figures |= measuring.latency(sizes, peer.rate)

@@ -246,7 +246,7 @@ def result() -> dict[str, Any]:
 def test_the_page_has_a_row_for_each_peer(result: dict[str, Any]) -> None:
     text = page._bench(result, "results")
     rows = [line for line in text.splitlines() if line.startswith(("| ours-poll", "| pactix", "| walbox"))]
-    assert "1,000 (1,000 to 1,000) | 900 (900 to 900) | – | 5 (5 to 5) |" in rows[0]
+    assert "1,000 (1,000 to 1,000) | 900 (900 to 900) | – | – | 5 (5 to 5) |" in rows[0]
     assert "per key; none swapped" in rows[0]
     assert "9 (9 to 9) at 200/s" in rows[1]
     assert "3 swapped" in rows[1]

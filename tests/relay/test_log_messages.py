@@ -137,6 +137,26 @@ def test_a_slot_that_is_gone_is_confessed(rig: Rig, caplog: pytest.LogCaptureFix
     assert "are lost" in caplog.text
 
 
+def test_a_slot_of_which_nothing_is_known_is_read_from_where_it_begins(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """A relay that was killed between making it and noting it; or somebody who dropped it and made it again."""
+    reading(rig).stop()
+    rig.sql("update bothends.relay_log set position = null where messages")
+    say(rig, "t", b"k", b"1")
+    running = reading(rig)
+    rig.until(lambda: arrived(rig, b"1"))
+    assert rig.sql("select count(*) from bothends.audit") == [(0,)]
+    running.stop()
+    ((slot, *_),) = rig.sql("select slot_name from pg_replication_slots where database = current_database()")
+    drop_slot(rig)
+    say(rig, "t", b"k", b"lost")
+    rig.sql("select pg_create_logical_replication_slot(:slot, 'pgoutput')", slot=slot)
+    say(rig, "t", b"k", b"2")
+    reading(rig)
+    rig.until(lambda: arrived(rig, b"1", b"2"))
+    assert rig.sql("select count(*) from bothends.audit where verb = 'lost the slot'") == [(1,)]
+    assert "are lost" in caplog.text
+
+
 def test_one_that_is_rejected_holds_its_key_alone_and_order_is_kept(rig: Rig) -> None:
     reading(rig)
     bad = threading.Event()

@@ -54,11 +54,12 @@ Act = Literal["poll", "create", "recreate", "resume"]
 class Plan(NamedTuple):
     act: Act
     reason: str
-    """Why not the log; or, for ``recreate``, what was wrong with the slot."""
+    """Why not the log; or what was wrong with the slot: then, if it is still read on, something is missing before it."""
 
 
-def plan(facts: Facts, *, keeps: bool) -> Plan:
-    """What to do. ``keeps``: the slot is to outlive its relay, so one that is there may go on."""
+def plan(facts: Facts, *, keeps: bool, messages: bool) -> Plan:
+    """What to do. ``keeps``: the slot is to outlive its relay, so one that is there may go on. ``messages``: what the slot
+    has is nowhere else, so one that can be read always goes on, wherever it begins."""
     if facts.recovering:
         return Plan("poll", "the server is a stand-by")
     if facts.version < SERVER_MIN:
@@ -81,11 +82,11 @@ def plan(facts: Facts, *, keeps: bool) -> Plan:
     if not slot.here:
         return Plan("recreate", "the slot is another database's")
     if facts.position is None:
-        return Plan("recreate", "nobody knows what was done when the slot was made")
+        return Plan("resume", "") if messages else Plan("recreate", "nobody knows what was done when the slot was made")
     if facts.published != facts.read_under:
         return Plan("recreate", "the publication was changed since")
     if slot.confirmed > facts.position:
-        return Plan("recreate", "the slot was moved, or dropped and made again, by somebody else")
+        return Plan("resume" if messages else "recreate", "the slot was moved, or dropped and made again, by somebody else")
     return Plan("resume", "")
 
 

@@ -238,7 +238,7 @@ class Log:
             self._kept_slot = self._run(slots.name())
         self._slot = self._kept_slot if self._keeps else f"{self._kept_slot}_{self._me}"
         facts = self._run(slots.facts(self._slot, self._family))
-        todo = plan(facts, keeps=self._keeps)
+        todo = plan(facts, keeps=self._keeps, messages=self._messages)
         if todo.act == "resume" and self._distrusted:
             todo = todo._replace(act="recreate", reason=self._distrusted)
         self._claimed_at = now
@@ -246,14 +246,17 @@ class Log:
             self._lost(todo.reason)
             return
         if todo.act == "resume":
-            self._position, self._seam, self._under = facts.position, None, facts.published
+            assert facts.slot is not None
+            if todo.reason:
+                self._confess(facts.position, todo.reason)
+            self._position, self._seam, self._under = max(facts.position or 0, facts.slot.confirmed), None, facts.published
             self.phase, self.reason = Phase.CLAIMING, "takes over the slot"
             self._announce(True)
             return
         if facts.position is not None and self._messages:
             self._confess(facts.position, todo.reason or "there was no slot")
         if todo.act == "recreate":
-            LOG.warning("the slot %s is made anew, and the table is read for what lies between: %s", self._slot, todo.reason)
+            LOG.warning("the slot %s is made anew: %s", self._slot, todo.reason)
             self._run(slots.free(self._slot))
             self._run(slots.drop(self._slot))
         self._run(slots.publish())
