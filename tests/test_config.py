@@ -206,6 +206,12 @@ def test_broker_urls() -> None:
     ("kafka://h:1?sasl.password=x&acks=all", "kafka://h:1?sasl.password=***&acks=all"),
     ("kafka://a:1,b:2?ssl.key.password=x", "kafka://a:1,b:2?ssl.key.password=***"),
     ("sqlite:///shop.db", "sqlite:///shop.db"), ("u:secret@h", "***"), ("postgresql://[::1", "***"),
+    ("postgresql://u:p@a:1,b:2/d?target_session_attrs=any", "postgresql://u:***@a:1,b:2/d?target_session_attrs=any"),
+    ("postgresql://u:p@[::1]:1,[::2]:2/d", "postgresql://u:***@[::1]:1,[::2]:2/d"),
+    ("postgresql:///d?host=a,b&port=1,2&password=x", "postgresql:///d?host=a,b&port=1,2&password=***"),
+    ("postgresql://u:p?w#x@h/d", "postgresql://u:***@h/d"), ("postgresql://u:p/w@h/d", "postgresql://u:***@h/d"),
+    ("postgresql:///d?password=x#y", "postgresql:///d?password=***"),
+    ("kafka://a:1?sasl.username=me@here", "kafka://a:1?sasl.username=me%40here"),
 ])
 def test_secrets_are_masked(url: str, masked: str) -> None:
     assert mask(url) == masked

@@ -117,7 +117,8 @@ class Settings:
     service: str = ""
     database_url: str | None = _setting(
         str, None, "Where the service's own tables and ours live: `postgresql://...` or `sqlite:///path`. "
-        "`postgres://` and `postgresql+driver://` are understood.", secret=True, high=4096, from_code="database")
+        "`postgres://` and `postgresql+driver://` are understood, and several hosts as libpq takes them: "
+        "`postgresql://a:5432,b:5432/name?target_session_attrs=read-write`.", secret=True, high=4096, from_code="database")
     broker_url: str | None = _setting(
         str, None, "The broker: `kafka://host:port[,host:port]`, `embedded:///path` or `memory://`. Query parameters "
         "go to the client.", secret=True, high=4096, from_code="broker")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from bothends.errors import ConfigError
 
-__all__ = ["BROKERS", "DATABASES", "mask", "normal_broker", "normal_database"]
+__all__ = ["BROKERS", "DATABASES", "addresses", "mask", "normal_broker", "normal_database", "parts_of"]
 
 DATABASES = ("postgresql", "sqlite")
 BROKERS = ("kafka", "embedded", "memory")
@@ -40,22 +40,41 @@ def normal_broker(url: str) -> str:
     return f"{scheme}://{rest}"
 
 
+def parts_of(url: str) -> tuple[str, str, str, str]:
+    """User and password, hosts and ports, path, and query of ``url``, as libpq takes it apart: what stands before an ``@`` may
+    have any character but a slash, and ``#`` is one like others. Where the ``@`` comes later, it ends what is meant for a
+    password all the same."""
+    rest = url.partition("://")[2]
+    before = rest.partition("/")[0]
+    if not url.startswith("postgres"):
+        before = before.partition("?")[0]
+    within = before if "@" in before or ":" not in before else rest.partition("?")[0]
+    user, at, _ = within.rpartition("@")
+    place, _, query = rest[len(user + at):].partition("?")
+    hosts, slash, path = place.partition("/")
+    return user, hosts, slash + path, query
+
+
+def addresses(hosts: str) -> list[tuple[str, str]]:
+    """Host and port of each of ``a:5432,b,[::1]:5433``; the port is empty where there is none."""
+    found = []
+    for one in hosts.split(","):
+        bracket, closing, rest = one.partition("]")
+        host, port = (bracket.removeprefix("["), rest.removeprefix(":")) if closing else one.partition(":")[::2]
+        found.append((unquote(host).lower(), port))
+    return found
+
+
 def mask(url: str) -> str:
     """``url`` as it may be shown and logged: passwords, and query parameters that sound secret, are ``***``."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "***"
-    netloc = parts.netloc
-    if "@" in netloc:
-        user, _, host = netloc.rpartition("@")
-        name, colon, _password = user.partition(":")
-        netloc = f"{name}{':***' if colon else ''}@{host}"
-    query = parts.query
-    if query:
-        pairs = [(k, "***" if _SECRET.search(k) else v) for k, v in parse_qsl(query, keep_blank_values=True)]
-        query = urlencode(pairs, safe="*/:,")
     if "://" not in url:
         return "***" if "@" in url or "=" in url else url
-    rest = f"{netloc}{parts.path}" + (f"?{query}" if query else "") + (f"#{parts.fragment}" if parts.fragment else "")
-    return f"{parts.scheme}://{rest}"
+    if url.count("[") != url.count("]"):
+        return "***"
+    user, hosts, path, query = parts_of(url)
+    name, colon, _password = user.partition(":")
+    shown = f"{name}{':***' if colon else ''}@" if user else ""
+    if query:
+        pairs = [(k, "***" if _SECRET.search(k) else v) for k, v in parse_qsl(query, keep_blank_values=True)]
+        query = "?" + urlencode(pairs, safe="*/:,")
+    return f"{url.partition('://')[0].lower()}://{shown}{hosts}{path}{query}"

@@ -16,10 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from bothends.errors import ConfigError
 from bothends.runtime import directory
+from bothends.urls import addresses, parts_of
 
 __all__ = ["Bell", "channel", "database_of", "notify", "ring"]
 
@@ -32,21 +33,30 @@ _CHECK_S = 20.0
 
 def database_of(url: str, schema: str = "bothends") -> str:
     """What names the outbox behind ``url`` in a socket's name: host, port, database and schema, or the file's path."""
-    parts = urlsplit(url)
-    if parts.scheme.startswith("sqlite"):
+    if url.startswith("sqlite"):
         path = url.partition("://")[2].partition("?")[0].removeprefix("/")
         memory = path == "" or path.startswith(":memory:")
         return f"sqlite {os.getpid()} {path}" if memory else f"sqlite {os.path.realpath(path)}"
-    options = dict(parse_qsl(parts.query))
-    host = options.get("host") or parts.hostname or ""
-    name = parts.path.removeprefix("/") or options.get("dbname") or parts.username or ""
-    return postgresql_of(host, int(options.get("port") or parts.port or 5432), name, schema)
+    user, hosts, path, query = parts_of(url)
+    options, named = dict(parse_qsl(query)), addresses(hosts)
+    host = options.get("host") or ",".join(host for host, _ in named)
+    port = options.get("port") or ",".join(port for _, port in named)
+    name = unquote(path.removeprefix("/")) or options.get("dbname") or unquote(user.partition(":")[0])
+    return postgresql_of(host, port, name, schema)
 
 
-def postgresql_of(host: str, port: int, database: str, schema: str = "bothends") -> str:
-    """The same from what a connection knows. All names of this machine are one."""
-    local = host in ("", "localhost", "127.0.0.1", "::1") or host.startswith(("/", "@"))
-    return f"postgresql {'local' if local else host}:{port}/{database}/{schema}"
+def postgresql_of(host: str, port: str, database: str, schema: str = "bothends") -> str:
+    """The same from what a connection knows; host and port as libpq has them: several with commas, or one port for all. All
+    names of this machine are one, and several hosts are one place in whatever order."""
+    hosts, ports = host.split(","), port.split(",")
+    if len(ports) == 1:
+        ports *= len(hosts)
+    places = {f"{'local' if _is_local(host) else host}:{port or 5432}" for host, port in zip(hosts, ports, strict=False)}
+    return f"postgresql {','.join(sorted(places))}/{database}/{schema}"
+
+
+def _is_local(host: str) -> bool:
+    return host in ("", "localhost", "127.0.0.1", "::1") or host.startswith(("/", "@"))
 
 
 def _prefix(database: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -12,6 +13,26 @@ from tests.conftest import fresh_database
 
 SLOTS = "select count(*) from pg_replication_slots where database = current_database()"
 PUBLICATIONS = "select count(*) from pg_publication"
+
+
+def test_commands_take_a_url_with_several_hosts(
+    postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They show it without its password."""
+    with fresh_database(postgresql_url) as url:
+        tmp_path.joinpath("several_app.py").write_text(
+            "from bothends import Service\nshop = Service('several', broker='embedded:///events.db')\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        parts = urlsplit(url)
+        place = f"{parts.hostname}:{parts.port}{parts.path}"
+        monkeypatch.setenv("BOTHENDS_DATABASE_URL", f"postgresql://{parts.username}:secret@127.0.0.1:1,{place}")
+        for command in (["schema", "apply"], ["schema", "status"], ["status"], ["health"], ["config"], ["dead", "list"]):
+            assert cli.run([*command, *(["--app"] if command[0] == "dead" else []), "several_app"]) == 0
+            said = capsys.readouterr()
+            assert "secret" not in said.out + said.err
+        assert cli.run(["status", "several_app", "--json"]) == 0
+        assert f"{parts.username}:***@127.0.0.1:1,{place}" in capsys.readouterr().out
 
 
 def test_with_the_tables_go_slot_and_publication(

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import psycopg
@@ -86,6 +87,25 @@ def test_the_service_s_own_database_is_left_alone(own: str, server: psycopg.Conn
     assert len(names) == 1
     assert next(iter(names)).startswith(PREFIX)
     assert not names & databases(server)
+
+
+def test_an_exploration_with_several_hosts(own: str) -> None:
+    """As a URL for a failover has them: the driver goes from one to the other."""
+    parts = urlsplit(own)
+    place = f"{parts.hostname}:{parts.port}"
+    service = naming(parts._replace(netloc=f"{parts.username}@127.0.0.1:1,{place}").geturl())
+    said: list[tuple[str, str]] = []
+
+    def look(db: Any) -> bool:
+        said.append(db.execute("select * from named").fetchone())
+        return True
+
+    def start(db: Any) -> None:
+        db.execute("create table named (here text, mine text)")
+
+    report = explore(service, [ONE], start=start, invariant=look, budget=3)
+    assert report.ok, str(report)
+    assert {here == mine and here.startswith(PREFIX) for here, mine in said} == {True}
 
 
 def test_an_interrupted_exploration_leaves_nothing(postgresql_url: str, server: psycopg.Connection[Any]) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
-from bothends.relay.events import LanesChanged, Published, Registered, Rejected, StoreLost
+from bothends.relay.events import LanesChanged, Published, Registered, Rejected, SourceChanged, StoreLost
+from bothends.stores import open_store
 from bothends.wakeup import Bell, channel, database_of, notify, postgresql_of, ring
 from tests.relay.conftest import Rig
 
@@ -121,12 +123,38 @@ def test_the_socket_of_a_dead_relay_is_removed(short_path: Path) -> None:
 
 
 def test_names_of_one_database_agree() -> None:
-    assert database_of("postgresql://u:p@localhost:5432/shop") == postgresql_of("127.0.0.1", 5432, "shop")
-    assert database_of("postgresql+asyncpg://u@/shop?host=/run/postgresql") == postgresql_of("", 5432, "shop")
-    assert database_of("postgresql://db.example/shop") == postgresql_of("db.example", 5432, "shop")
+    assert database_of("postgresql://u:p@localhost:5432/shop") == postgresql_of("127.0.0.1", "5432", "shop")
+    assert database_of("postgresql+asyncpg://u@/shop?host=/run/postgresql") == postgresql_of("", "", "shop")
+    assert database_of("postgresql://db.example/shop") == postgresql_of("db.example", "5432", "shop")
     assert database_of("postgresql://db.example/shop", "other") != database_of("postgresql://db.example/shop")
     assert database_of("sqlite:///a/../b.db") == database_of("sqlite:///b.db")
     assert channel() == "bothends_outbox"
+
+
+@pytest.mark.parametrize("url", [
+    "postgresql://u:p@a:1,b:5432/shop?target_session_attrs=read-write", "postgresql://b,a:1/shop",
+    "postgresql:///shop?host=a,b&port=1,5432", "postgresql://u@/?host=a,b&port=1,&dbname=shop",
+])
+def test_names_of_one_database_with_several_hosts_agree(url: str) -> None:
+    assert database_of(url) == postgresql_of("a,b", "1,5432", "shop") != database_of("postgresql://a:1/shop")
+    assert database_of("postgresql://[::1]:1,[::2]:2/shop") == postgresql_of("::2,localhost", "2,1", "shop")
+
+
+def test_a_relay_with_several_hosts_works_on_the_one_that_answers(
+    pg_log: Rig, rig_of: Callable[..., Rig]
+) -> None:
+    """As for a failover: the first host is down. Rows are read from the log, over the second connection."""
+    parts = urlsplit(pg_log.store.url)
+    several = parts._replace(
+        netloc=f"{parts.username}:secret@127.0.0.1:1,{parts.hostname}:{parts.port}",
+        query="target_session_attrs=read-write").geturl()
+    rig = rig_of(open_store(several), "wal")
+    rig.broker.create_topic("t", 1)
+    relay = rig.start(listen=True)
+    rig.until(lambda: any(event.source == "wal" for event in relay.saw(SourceChanged)))
+    rig.add("t", b"k", b"1")
+    rig.until(lambda: rig.bodies("t") == [b"1"])
+    relay.stop()
 
 
 def test_an_outage_of_the_database_ends_with_everything_published(pg: Rig, postgresql_url: str) -> None:

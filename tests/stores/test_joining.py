@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiosqlite
 import asyncpg
@@ -363,3 +364,21 @@ async def test_missing_tables_are_explained(postgresql_url: str, service: Servic
         unknown.add(lite, {}, type="t")
     assert "schema apply" in missing.value.__notes__[0]
     lite.close()
+
+
+@pytest.mark.parametrize("hosts", ["host=127.0.0.1:1&host={}", "host=127.0.0.1,{0.hostname}&port=1,{0.port}"])
+def test_a_session_with_several_hosts_wakes_the_relay(
+    pg15_url: str, service: Service, runtime_dir: str, hosts: str
+) -> None:
+    """As drivers take them for a failover; what rings fails no commit."""
+    parts = urlsplit(pg15_url)
+    query = hosts.format(parts if ".port" in hosts else f"{parts.hostname}:{parts.port}")
+    several = f"postgresql://{parts.username}@127.0.0.1:1,{parts.hostname}:{parts.port}{parts.path}"
+    bell = Bell(database_of(several), runtime_dir)
+    engine = create_engine(f"postgresql+psycopg://{parts.username}@{parts.path}?{query}")
+    with Session(engine) as session:
+        service.outbox.add(session, {}, type="t")
+        session.commit()
+    assert bell.rang()
+    bell.close()
+    engine.dispose()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bothends.errors import ConfigError
 from bothends.stores.connection import CommitRefused
 from bothends.stores.postgresql.arrays import booleans, byteas, texts
 from bothends.stores.postgresql.connection import PostgresqlConnection, connect, connect_async
@@ -20,6 +21,15 @@ pytestmark = pytest.mark.needs("postgresql")
 
 NOTE = "insert into note values (:text) returning text"
 DIVIDE = "select 1 / :n::int"
+
+
+async def test_a_url_that_cannot_be_read_is_refused_without_its_password() -> None:
+    with pytest.raises(ConfigError, match=r"postgresql://u:\*\*\*@h/d") as refused:
+        connect("postgresql://u:secret@h/d?shop=cheese")
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
+    with pytest.raises(ConfigError):
+        await connect_async("postgresql://u:secret@h/d?shop=cheese")
 
 
 @pytest.fixture

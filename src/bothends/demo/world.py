@@ -34,8 +34,8 @@ _DEFAULT_PORTS = {"postgresql": 5432, "kafka": 9092}
 
 def address_of(url: str) -> Address | None:
     """The one server behind ``url``; None where there are several, or none (a socket, a file)."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
         return None

@@ -14,6 +14,7 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from bothends.errors import EventNotAwaited
+from bothends.urls import addresses
 from bothends.wakeup import database_of, postgresql_of, ring
 
 __all__ = ["expect", "watch"]
@@ -82,11 +83,17 @@ def _ring(session: Session) -> None:
 def _name(url: URL, schema: str) -> str:
     if url.get_backend_name() == "sqlite":
         return database_of(f"sqlite:///{url.database or ''}", schema)
-    host, port = (url.query.get(name) for name in ("host", "port"))
+    host, port = (_listed(url.query.get(name)) for name in ("host", "port"))
+    named = addresses(host or url.host or "")  # a host of the query may have its port with it
     return postgresql_of(
-        host if isinstance(host, str) else url.host or "", int(port) if isinstance(port, str) else url.port or 5432,
+        ",".join(host for host, _ in named), port or ",".join(own or str(url.port or "") for _, own in named),
         url.database or url.username or "", schema,
     )
+
+
+def _listed(value: str | tuple[str, ...] | None) -> str:
+    """What was given several times, with commas."""
+    return ",".join(value) if isinstance(value, tuple) else value or ""
 
 
 @event.listens_for(Session, "after_transaction_end")

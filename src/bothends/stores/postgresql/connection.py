@@ -8,9 +8,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from bothends.errors import MissingExtra, StoreUnavailable
+from bothends.errors import ConfigError, MissingExtra, StoreUnavailable
 from bothends.stores.connection import CommitRefused
 from bothends.stores.steps import Result, Sql, translate
+from bothends.urls import mask
 
 try:
     import psycopg
@@ -208,11 +209,14 @@ class PostgresqlAsyncConnection:
 def connect(
     url: str, *, name: str = "bothends", factory: type[psycopg.Connection[Any]] = psycopg.Connection
 ) -> PostgresqlConnection:
-    """Opens a connection of class ``factory``. Raises StoreUnavailable within ``CONNECT_TIMEOUT_S`` per address."""
+    """Opens a connection of class ``factory``. Raises StoreUnavailable within ``CONNECT_TIMEOUT_S`` per address, and
+    ConfigError for a URL that libpq cannot read."""
     try:
         return PostgresqlConnection(factory.connect(dsn(url), **_arguments(url, name)))
     except psycopg.OperationalError as error:
         raise _unavailable(error) from error
+    except psycopg.ProgrammingError:
+        raise _unreadable(url) from None  # libpq repeats the URL, password and all
 
 
 async def connect_async(
@@ -223,9 +227,17 @@ async def connect_async(
         return PostgresqlAsyncConnection(await factory.connect(dsn(url), **_arguments(url, name)))
     except psycopg.OperationalError as error:
         raise _unavailable(error) from error
+    except psycopg.ProgrammingError:
+        raise _unreadable(url) from None  # libpq repeats the URL, password and all
 
 
 def _unavailable(error: psycopg.OperationalError) -> StoreUnavailable:
     # A line each, without a full stop. The hint, whether a server is running there, is asked again by what follows.
     said = ". ".join(line.strip(" \t.") for line in str(error).splitlines() if line.strip() and not line.endswith("?"))
     return StoreUnavailable(f"PostgreSQL cannot be used: {said}; is it up, and does `bothends config` show the right URL?")
+
+
+def _unreadable(url: str) -> ConfigError:
+    return ConfigError(
+        f"the database URL {mask(url)!r} cannot be read: give postgresql://user@host:port[,host:port]/name[?parameter=value] "
+        "with libpq's parameters, and special characters of names and passwords as %XX")

@@ -74,13 +74,16 @@ def lost() -> psycopg.OperationalError:
     return psycopg.OperationalError("the connection is lost (made by the crash explorer)")
 
 
-def _address(params: dict[str, Any]) -> str:
-    """One name for each database of each server."""
+def _addresses(params: dict[str, Any]) -> set[str]:
+    """One name for each database of each server. Of several hosts the driver asks for one after the other."""
     environ = os.environ
-    host = params.get("host") or params.get("hostaddr") or environ.get("PGHOST", "")
-    port = params.get("port") or environ.get("PGPORT") or 5432
+    hosts = str(params.get("host") or params.get("hostaddr") or environ.get("PGHOST", "")).split(",")
+    ports = str(params.get("port") or environ.get("PGPORT", "")).split(",")
     user = params.get("user") or environ.get("PGUSER", "")
-    return postgresql_of(str(host), int(port), str(params.get("dbname") or environ.get("PGDATABASE") or user))
+    name = str(params.get("dbname") or environ.get("PGDATABASE") or user)
+    if len(ports) == 1:
+        ports *= len(hosts)
+    return {postgresql_of(host, port, name) for host, port in zip(hosts, ports, strict=False)}
 
 
 class Seam:
@@ -88,8 +91,8 @@ class Seam:
 
     def __init__(self, scene: Scene, name: str, urls: list[str]) -> None:
         self._scene, self._name = scene, name
-        self._known = {_address(conninfo_to_dict(url)) for url in urls}
-        self._known |= {_address(conninfo_to_dict(url) | {"dbname": name}) for url in urls}
+        places = [conninfo_to_dict(url) for url in urls]
+        self._known: set[str] = set().union(*(_addresses(place) | _addresses(place | {"dbname": name}) for place in places))
         self._dead = pq.PGconn.connect_start(b"host=/")
         self._dead.finish()
         self._idle: dict[str, list[pq.abc.PGconn]] = {}
@@ -105,7 +108,7 @@ class Seam:
 
     def _target(self, conninfo: str) -> str:
         params = conninfo_to_dict(conninfo)
-        if _address(params) not in self._known:
+        if not _addresses(params) <= self._known:
             raise ConfigError(
                 f"a connection to the PostgreSQL database {params.get('dbname')!r} on {params.get('host') or 'this host'} was "
                 f"asked for during an exploration, which touches the service's own alone (as a copy); name its URL with "
