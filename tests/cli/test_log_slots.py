@@ -35,6 +35,19 @@ def test_commands_take_a_url_with_several_hosts(
         assert f"{parts.username}:***@127.0.0.1:1,{place}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("command", "status"), [
+    ("schema apply", 2), ("dead list --app", 2), ("relay", 2), ("work", 2), ("health", 1)])
+def test_a_url_for_a_replication_connection_is_refused(
+    project: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: str,
+    status: int,
+) -> None:
+    monkeypatch.setenv("BOTHENDS_DATABASE_URL", f"{postgresql_url}?replication=database")
+    assert cli.run([*command.split(), "shop"]) == status
+    said = "".join(capfd.readouterr())
+    assert "has the parameter replication=" in said
+    assert "leave it out: relays open" in said
+
+
 def test_with_the_tables_go_slot_and_publication(
     postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ class Store(Protocol):
 
 
 def open_store(url: str, schema: str = "bothends") -> Store:
-    """The store behind ``url``. Raises ConfigError for a scheme that is not known."""
+    """The store behind ``url``. Raises ConfigError for a scheme that is not known, and for a replication connection."""
     scheme = url.partition("://")[0].partition("+")[0]
     if scheme in ("postgresql", "postgres"):
         from bothends.stores.postgresql import PostgresqlStore

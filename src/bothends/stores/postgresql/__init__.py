@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
+from bothends.errors import ConfigError
 from bothends.stores.connection import AsyncConnection, Connection
+from bothends.urls import mask, parts_of
 
 if TYPE_CHECKING:
     from bothends.stores.postgresql.admin import PostgresqlAdmin
@@ -25,6 +28,11 @@ class PostgresqlStore:
     dialect = "postgresql"
 
     def __init__(self, url: str, schema: str = "bothends") -> None:
+        """Raises ConfigError for a URL that asks for a replication connection."""
+        if "replication" in dict(parse_qsl(parts_of(url)[3], keep_blank_values=True)):
+            raise ConfigError(
+                f"the database URL {mask(url)!r} has the parameter replication=, with which PostgreSQL takes no ordinary "
+                "statements; leave it out: relays open their replication connection by themselves, where relay_source says so")
         self.url = url
         self.schema = schema
 
