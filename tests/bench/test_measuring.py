@@ -48,7 +48,8 @@ FIGURES = {
     "embedded": {"add_alone_per_s", "add_together_per_s", "relay_per_s", "worker_per_s"},
     "peers": {
         f"{peer}_{what}" for peer in ("raw", "ours-poll", "one-by-one") for what in (
-            "drain_per_s", "live_per_s", "live_warm_per_s", "written_per_s", "p50_ms", "p99_ms", "cpu_s", "postgresql_cpu_s", "kafka_cpu_s",
+            "drain_per_s", "live_per_s", "live_warm_per_s", "written_per_s", "p50_ms", "p99_ms", "cpu_s",
+            "postgresql_cpu_s", "kafka_cpu_s",
             "rss_mb", "swapped", "again")
     } - {"raw_postgresql_cpu_s", "raw_live_per_s", "raw_live_warm_per_s", "raw_written_per_s", "raw_p50_ms", "raw_p99_ms",
          "one-by-one_live_per_s", "one-by-one_live_warm_per_s", "one-by-one_written_per_s"},
