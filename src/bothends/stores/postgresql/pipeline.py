@@ -77,6 +77,6 @@ def as_text(value: str | int | None) -> bytes | None:
     if value is None:
         return None
     text = str(value).encode()
-    if b"\0" in text:  # libpq would take it for the end
+    if 0 in text:  # libpq would take it for the end
         raise psycopg.DataError("PostgreSQL text cannot contain NUL (0x00)")
     return text
