@@ -229,8 +229,6 @@ class Outbox:
 
     def _plain(self, made: Draft) -> Sql | None:
         """The statement of an event that PostgreSQL takes by one."""
-        if self._by_message:
-            return None
         group: Any = self._group("postgresql")
         return group.plain(made)  # type: ignore[no-any-return]
 
