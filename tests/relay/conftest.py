@@ -189,6 +189,7 @@ def _emptied(store: Store) -> None:
     connection = store.connect()
     connection.execute(Sql("truncate bothends.outbox, bothends.held, bothends.delayed, bothends.relay_progress", rows=False))
     connection.execute(Sql("delete from bothends.relays", rows=False))
+    connection.execute(Sql("delete from bothends.audit", rows=False))
     connection.execute(Sql(
         "update bothends.relay_log set ready = false, slot = '', position = null, published = ''", rows=False))
     for messages in (False, True):
