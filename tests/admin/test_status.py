@@ -123,16 +123,20 @@ SLOT = {"slot": "be_orders", "carries": "rows", "position": "0/0", "active": Fal
         "retained_bytes": 3_200_000_000}
 
 
-@pytest.mark.parametrize(("slot", "alive", "says"), [
-    (SLOT, True, ""), (SLOT, False, "slot be_orders holds back 3.2 GB of the write-ahead log"),
-    (SLOT | {"retained_bytes": 1_000_000}, False, ""), (SLOT | {"wal_status": "missing", "retained_bytes": None}, False, ""),
-    (SLOT | {"wal_status": "unreserved"}, True, "slot be_orders is unreserved"),
-    (SLOT | {"wal_status": "lost", "retained_bytes": None}, True, "slot be_orders is lost: it held back more than"),
-    (SLOT | {"wal_status": "lost", "carries": "messages"}, True, "the messages that were not read are gone"),
+@pytest.mark.parametrize(("slot", "wants", "says"), [
+    (SLOT, "wal", ""), (SLOT, "auto", ""), (SLOT, "", "slot be_orders holds back 3.2 GB of the write-ahead log"),
+    (SLOT, "poll", "no live relay reads rows from the log, and slot be_orders holds back 3.2 GB of it"),
+    (SLOT, "message", "no live relay reads rows from the log"), (SLOT | {"carries": "messages"}, "message", ""),
+    (SLOT | {"carries": "messages"}, "poll", "no live relay reads messages from the log"),
+    (SLOT | {"retained_bytes": 1_000_000}, "poll", ""),
+    (SLOT | {"retained_bytes": 1_000_000}, "", ""), (SLOT | {"wal_status": "missing", "retained_bytes": None}, "", ""),
+    (SLOT | {"wal_status": "unreserved"}, "wal", "slot be_orders is unreserved"),
+    (SLOT | {"wal_status": "lost", "retained_bytes": None}, "wal", "slot be_orders is lost: it held back more than"),
+    (SLOT | {"wal_status": "lost", "carries": "messages"}, "message", "the messages that were not read are gone"),
 ])
-def test_what_is_wrong_with_a_slot(shelf: Shelf, slot: dict[str, object], alive: bool, says: str) -> None:
-    if alive:
-        shelf.relay("one", left_s=9)
+def test_what_is_wrong_with_a_slot(shelf: Shelf, slot: dict[str, object], wants: str, says: str) -> None:
+    if wants:
+        shelf.relay("one", left_s=9, wants=wants, source="standby")
     status = shelf.run(outbox_status(shelf.admin)) | {"slots": [slot]}
     found = health.of_outbox("orders", status)
     assert [says in finding.what for finding in found] == ([True] if says else [])

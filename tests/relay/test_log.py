@@ -18,7 +18,9 @@ from bothends.relay.log import Log, Phase
 from bothends.stores import Store, open_store
 from bothends.stores.connection import Connection
 from bothends.stores.postgresql.relay_connection import RelayExecutor
-from bothends.stores.steps import Sql
+from bothends.stores.postgresql.relay_log import LogSteps
+from bothends.stores.schema import apply
+from bothends.stores.steps import Sql, Steps, run
 from tests.relay.conftest import Rig, Running
 
 pytestmark = pytest.mark.needs("postgresql")
@@ -273,6 +275,82 @@ def test_a_slot_that_keeps_too_much_is_dropped_and_polling_takes_over(pg_log: Ri
         bulk.execute(Sql("drop table bulk", rows=False))
         other.close()
         bulk.close()
+
+
+@pytest.fixture
+def bulky(pg_log: Rig, other: Connection) -> Iterator[None]:
+    """The slot of ``wal``, left behind, holds back 25 MB of the log."""
+    reading(pg_log).stop()
+    other.execute(Sql("create table bulk (x text)", rows=False))
+    other.execute(Sql("insert into bulk select repeat('x', 1000) from generate_series(1, 25000)", rows=False))
+    yield
+    other.execute(Sql("drop table bulk", rows=False))
+
+
+@pytest.mark.usefixtures("bulky")
+@pytest.mark.parametrize("told", ["poll", "message"])
+def test_a_slot_that_was_left_behind_is_dropped_by_those_who_do_not_read_it(
+    pg_log: Rig, other: Connection, told: str
+) -> None:
+    """From wal to poll: nobody else would watch what it keeps."""
+    steps = LogSteps(pg_log.store.schema)
+    slot, retained = run(steps.unwanted(), other)
+    assert [slot] == [name for name, _ in slots(pg_log)]
+    assert retained > 16 * 2**20
+    pg_log.start(**SOON | {"source": told, "wal_budget_mb": 16})
+    pg_log.until(lambda: slot not in [name for name, _ in slots(pg_log)])
+    pg_log.until(lambda: pg_log.sql("select slot, ready from bothends.relay_log where not messages") == [("", False)])
+    assert run(steps.unwanted(), other) == ("", 0)
+
+
+@pytest.mark.usefixtures("bulky")
+def test_a_slot_that_was_left_behind_stays_within_the_budget_or_while_somebody_wants_it(
+    pg_log: Rig, other: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bothends.relay.budget.WATCH_S", 0.0)
+    asked: list[tuple[str, int]] = []
+    unwanted = LogSteps.unwanted
+
+    def counting(self: LogSteps) -> Steps[tuple[str, int]]:
+        found = yield from unwanted(self)
+        asked.append(found)
+        return found
+
+    monkeypatch.setattr(LogSteps, "unwanted", counting)
+    poller = pg_log.start(**SOON | {"source": "poll", "wal_budget_mb": 100})
+    pg_log.until(lambda: len(asked) > 2)
+    poller.stop()
+    pg_log.start(**SOON | {"wal_budget_mb": 100})  # it polls beside one that was told to; the slot is its own
+    pg_log.until(lambda: pg_log.sql("select count(*) from bothends.relays where wants = 'wal'")[0][0])
+    pg_log.start(**SOON | {"source": "poll", "wal_budget_mb": 16}, name="poller")
+    asked.clear()
+    pg_log.until(lambda: len(asked) > 2)
+    assert set(asked) == {("", 0)}
+    assert len(slots(pg_log)) == 1
+
+
+@pytest.mark.usefixtures("bulky")
+def test_the_slot_on_record_is_another_database_s_in_a_copy(pg_log: Rig, other: Connection, pg_database: str) -> None:
+    """A copy that was made with its database names the slot of the first one: it is not to be dropped from there."""
+    (slot, _), = slots(pg_log)
+    copy = open_store(pg_database)
+    apply(copy)
+    connection = copy.connect(name="test")
+    connection.execute(Sql("update bothends.relay_log set slot = :slot where not messages", {"slot": slot}, rows=False))
+    assert run(LogSteps(copy.schema).unwanted(), connection) == (slot, 0)
+    connection.close()
+
+
+def test_a_poller_that_may_not_drop_the_slot_says_so_and_goes_on(
+    pg_log: Rig, plain: Store, bulky: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bothends.relay.budget.PAUSE_S", 0.05)
+    pg_log.broker.create_topic("t", 1)
+    running = start_plain(pg_log, plain, source="poll", wal_budget_mb=16)
+    pg_log.until(lambda: caplog.text.count("could not be dropped") >= 2)
+    pg_log.add("t", b"k", b"1")
+    pg_log.until(lambda: pg_log.bodies("t") == [b"1"])
+    assert len(running.saw(Registered)) == 1
 
 
 def test_an_idle_outbox_keeps_no_log_of_a_busy_database(

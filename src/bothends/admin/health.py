@@ -37,7 +37,7 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
         if relay["wants"] in ("wal", "message") and relay["source"] == "poll":
             found.append(_polls(name, relay))
     for slot in status["slots"]:
-        found += _slot(name, slot, alive=bool(status["relays"]))
+        found += _slot(name, slot, [relay["wants"] for relay in status["relays"]])
     for lost in status["slots_lost"]:
         found.append(Finding(
             name, f"slot {lost['slot']} was lost ({lost['why']}): messages that were added between {lost['after']} and "
@@ -62,8 +62,9 @@ def _polls(name: str, relay: Mapping[str, Any]) -> Finding:
         "docs/how-to/read-the-log.md lists what the server must allow; the relay tries again by itself")
 
 
-def _slot(name: str, slot: Mapping[str, Any], *, alive: bool) -> list[Finding]:
-    """What is wrong with a slot: the server lets go of it, or it holds back what nobody reads."""
+def _slot(name: str, slot: Mapping[str, Any], wants: Sequence[str]) -> list[Finding]:
+    """What is wrong with a slot: the server lets go of it, or it holds back what nobody reads. ``wants``: what the live relays
+    were told to read."""
     which, retained = slot["slot"], slot["retained_bytes"] or 0
     if slot["wal_status"] in ("unreserved", "lost"):
         gone = slot["carries"] == "messages" and slot["wal_status"] == "lost"
@@ -71,10 +72,20 @@ def _slot(name: str, slot: Mapping[str, Any], *, alive: bool) -> list[Finding]:
             name, f"slot {which} is {slot['wal_status']}: it held back more than max_slot_wal_keep_size"
             + (", and the messages that were not read are gone" if gone else ""),
             "see that a relay is alive: it makes a new slot, and what is in the table it finds there")]
-    if not alive and retained >= RETAINED_BYTES:
+    if retained < RETAINED_BYTES:
+        return []
+    if not wants:
         return [Finding(
             name, f"no relay is alive, and slot {which} holds back {size(retained)} of the write-ahead log",
             f"start `bothends relay`; if none is to run any more: select pg_drop_replication_slot('{which}')")]
+    messages = slot["carries"] == "messages"
+    if not set(wants) & ({"message"} if messages else {"auto", "wal"}):
+        what = "messages" if messages else "rows"
+        goes = ("read them first, with relay_source = message" if messages
+                else "the table has everything, and relays drop it when it holds back more than wal_budget_mb")
+        return [Finding(
+            name, f"no live relay reads {what} from the log, and slot {which} holds back {size(retained)} of it",
+            f"{goes}; if none is to read it any more: select pg_drop_replication_slot('{which}')")]
     return []
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from bothends.core.relaying import EVERY_LANE
 from bothends.core.snapshots import Snapshot, covers
 from bothends.core.sources import again_s, over_budget, plan
+from bothends.relay.budget import drop
 from bothends.relay.events import Observe, SourceChanged
 from bothends.relay.pipeline import FencedOff, Pipeline
 from bothends.relay.reading import Reading
@@ -133,7 +134,7 @@ class Log:
         """Becomes the reader if there is none; else learns what the reader does."""
         reader = self._run(self._steps.reader(self._family))
         if reader.relay is None and self._run(self._steps.take(self._me)):
-            reader = reader._replace(relay=self._me)
+            reader = self._run(self._steps.reader(self._family))  # again: a slot that nobody wanted may have gone in between
             self._ready, self._shown = reader.ready, reader.slot
         leads = reader.relay == self._me
         if self.leads and not leads:
@@ -359,19 +360,10 @@ class Log:
             return
         if retained is None or not over_budget(retained, budget_mb):
             return
-        LOG.error("the slot %s keeps %.0f MB of the log, more than wal_budget_mb allows: it is dropped, and the table is read",
-                  slot, retained / 1e6)
         if self.leads:
             self._lost(f"the WAL budget of {budget_mb} MB was reached", pause_s=BUDGET_PAUSE_S, announce=True)
-        try:
-            self._run(self._steps.slots.free(slot))
-            self._run(self._steps.slots.drop(slot))
-        except Exception as error:
-            if fault_of(error) is not Fault.OTHER:
-                raise
+        if not drop(self._run, self._steps.slots, slot, retained):
             self._budget_at = now + BUDGET_PAUSE_S
-            LOG.error("the slot %s could not be dropped (%s): give the relay's role REPLICATION, or drop the slot yourself",
-                      slot, str(error).partition("\n")[0])
 
     # Ending
 

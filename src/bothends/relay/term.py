@@ -28,6 +28,7 @@ from bothends.stores.steps import Executor, Steps, run
 from bothends.wakeup import Bell
 
 if TYPE_CHECKING:
+    from bothends.relay.budget import Leftover
     from bothends.relay.log import Log
 
 __all__ = ["Term"]
@@ -67,6 +68,11 @@ class Term:
             from bothends.relay.log import Log
 
             self._log = Log(self.me, store_relay, self._run, replicate, settings, self._pipeline, observe)
+        self._leftover: Leftover | None = None
+        if store_relay.has_log and settings.source in ("poll", "message"):
+            from bothends.relay.budget import Leftover
+
+            self._leftover = Leftover(store_relay, self._run, settings.wal_budget_mb)
         self._renewed_at = time.monotonic()
         self._tick_at = 0.0
         self._fetch_at = 0.0
@@ -232,6 +238,8 @@ class Term:
         self._renewed_at = now
         self._tick_at = now + settings.renew_s
         self._bury_the_dead()
+        if self._leftover is not None:
+            self._leftover.watch(now)
         stands_by = self._log is not None and self._log.standby
         live, free = self._run(self._steps.leases.expire(now=self._clock(), boot=self._boot))
         if self._log is not None and self._log.claims:

@@ -186,6 +186,7 @@ class PostgresqlRelay:
     """Step functions by subject, and the connection class they need."""
 
     connection_factory = RelayConnection
+    has_log = True
 
     @staticmethod
     def executor(connection: Connection) -> Executor:

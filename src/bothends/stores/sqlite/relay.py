@@ -167,6 +167,7 @@ class StorageSteps:
 
 class SqliteRelay:
     connection_factory: type[Any] | None = None
+    has_log = False
     executor = Patient
 
     def __init__(self, schema: str) -> None:
