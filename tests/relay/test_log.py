@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -423,6 +424,19 @@ def test_a_role_that_may_not_replicate_polls_and_says_why(pg_log: Rig, plain: St
     pg_log.until(lambda: running.saw(SourceChanged) and "REPLICATION" in reason(running))
     pg_log.until(pg_log.drained)
     assert pg_log.bodies("t") == [b"1"]
+
+
+@pytest.mark.parametrize("told", ["wal", "message"])
+def test_a_role_that_may_not_publish_says_what_the_owner_must_run(
+    pg_log: Rig, plain: Store, other: Connection, told: str
+) -> None:
+    other.execute(Sql(f"alter role {urlsplit(plain.url).username} replication", rows=False))
+    running = start_plain(pg_log, plain, source=told)
+    pg_log.until(lambda: running.saw(SourceChanged) and "let " in reason(running))
+    statement = reason(running).partition(" run: ")[2]
+    assert statement.startswith("create publication")
+    other.execute(Sql(statement, rows=False))
+    pg_log.until(lambda: source(running) == told)
 
 
 def test_a_stand_by_that_may_not_drop_a_slot_goes_on_standing_by(

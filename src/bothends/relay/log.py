@@ -15,6 +15,7 @@ from typing import Any
 from bothends.core.relaying import EVERY_LANE
 from bothends.core.snapshots import Snapshot, covers
 from bothends.core.sources import again_s, over_budget, plan
+from bothends.errors import ConfigError
 from bothends.relay.budget import drop
 from bothends.relay.events import Observe, SourceChanged
 from bothends.relay.pipeline import FencedOff, Pipeline
@@ -39,7 +40,7 @@ CLAIM_S = 15.0
 """Others give their lanes within their renewal and the time that their pages need."""
 TAKE_OVER_S = 5.0
 """How long a slot may still be somebody else's before polling begins."""
-REASON_MAX = 200
+REASON_MAX = 400
 _IN_USE = "55006"
 
 
@@ -260,7 +261,11 @@ class Log:
             LOG.warning("the slot %s is made anew: %s", self._slot, todo.reason)
             self._run(slots.free(self._slot))
             self._run(slots.drop(self._slot))
-        self._run(slots.publish())
+        try:
+            self._run(slots.publish())
+        except ConfigError as error:
+            self._lost(str(error))
+            return
         under = self._run(slots.published())
         if under is None:
             self._lost(f"the publication {slots.publication} does not show the outbox's inserts by its root: drop it")

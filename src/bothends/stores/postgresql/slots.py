@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from bothends.core.sources import Facts, Slot
+from bothends.errors import ConfigError
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
@@ -101,16 +102,23 @@ class SlotSteps:
         return int(found.rows[0][0]) if found.rows else None
 
     def publish(self) -> Steps[None]:
-        """Makes the publication, unless it is there. It must be there before the slot is made."""
-        found = yield Sql("select count(*) from pg_publication where pubname = :name", {"name": self.publication})
-        if found.rows[0][0]:
+        """Makes the publication, unless it is there. It must be there before the slot is made. Raises ConfigError, with the
+        statement, where this role may not."""
+        found = yield Sql(
+            "select count(*), has_database_privilege(current_database(), 'create') and (:messages or pg_has_role((select relowner "
+            f"from pg_class where oid = '{self._s}.outbox'::regclass), 'usage')) from pg_publication where pubname = :name",
+            {"name": self.publication, "messages": self._messages})
+        there, may = found.rows[0]
+        if there:
             return
         tables = "" if self._messages else f" for table {self._s}.outbox"
+        name = self.publication.replace('"', '""')
+        create = f"create publication \"{name}\"{tables} with (publish = 'insert', publish_via_partition_root = true)"
+        if not may:
+            who = "one who may create in the database" if self._messages else "the table's owner, who may create in the database,"
+            raise ConfigError(f"the role may not make the publication; let {who} run: {create}")
         yield Sql(
-            f"do $$ begin create publication \"{self.publication}\"{tables} with (publish = 'insert', "
-            "publish_via_partition_root = true); exception when duplicate_object or unique_violation then null; end $$",
-            rows=False,
-        )
+            f"do $$ begin {create}; exception when duplicate_object or unique_violation then null; end $$", rows=False)
 
     def prepare(self) -> Steps[str | None]:
         """Makes publication and slot where neither a slot nor a relay was before: from here on no message is missed,
