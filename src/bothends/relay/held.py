@@ -115,7 +115,9 @@ class Held:
         if self._event_probe.row is None and self._suspects:
             self._try_alone(self._suspects.popleft())
         self._probe_places(now)
-        if now < self._look_at or not self._pipeline.room or any(b.kind != "stream" for b in self._pipeline.window):
+        if now < self._look_at or not self._pipeline.room:
+            return
+        if any(batch.kind in ("held", "delayed") for batch in self._pipeline.window):
             return
         if not (self._release_back() or self._release_heads() or self._send_delayed()):
             self._look_at = now + _LOOK_S
