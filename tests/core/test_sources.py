@@ -64,6 +64,22 @@ def test_what_a_slot_of_messages_has_is_never_thrown_away() -> None:
         assert plan(there._replace(slot=slot, position=100), keeps=True, messages=True).act == "recreate"
 
 
+def test_a_slot_of_messages_that_is_still_being_made_is_left_to_who_makes_it() -> None:
+    """``schema apply``, or a relay's session that waits for open transactions. One of rows is made by its reader alone."""
+    there = GOOD._replace(slot=SLOT._replace(confirmed=0, active_pid=7))
+    assert plan(there, keeps=True, messages=True).act == "poll"
+    assert plan(there, keeps=True, messages=False).act == "recreate"
+
+
+def test_a_position_in_another_log_says_nothing() -> None:
+    """The tables were restored on another server, whose log is shorter."""
+    there = GOOD._replace(slot=SLOT, position=10**9, ahead=True)
+    assert plan(there, keeps=True, messages=False).act == "recreate"
+    found = plan(there, keeps=True, messages=True)
+    assert found.act == "resume"
+    assert "another log" in found.reason
+
+
 def test_tries_come_later_each_time_and_budgets_are_bytes() -> None:
     waits = [again_s(n) for n in range(1, 2000)]
     assert waits == sorted(waits)

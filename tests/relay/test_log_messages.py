@@ -11,11 +11,11 @@ import pytest
 from bothends.drafts import Draft
 from bothends.errors import Blame
 from bothends.message import Record
-from bothends.relay.events import Published
+from bothends.relay.events import BrokerPaused, Published, SourceChanged
 from bothends.stores.postgresql.messages import pack, prefix
 from bothends.stores.steps import Sql
 from tests.relay.conftest import Rig, Running
-from tests.relay.test_log import SOON, drop_slot, end_sender, slots, source
+from tests.relay.test_log import SOON, drop_slot, end_sender, reason, slots, source
 from tests.relay.unruly import refuse
 
 pytestmark = pytest.mark.needs("postgresql")
@@ -208,6 +208,24 @@ def test_before_the_budget_is_reached_they_are_put_into_the_table(rig: Rig, monk
     bulk.close()
 
 
+def test_what_cannot_be_put_into_the_table_is_not_done(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its page has left the stream by then; the position must not pass it."""
+    monkeypatch.setattr("bothends.relay.log.BUDGET_S", 0.05)
+    monkeypatch.setattr("bothends.relay.reading.STORE_BUSY_S", -1.0)  # the position is stored at once
+    running = reading(rig, wal_budget_mb=0)
+    rig.broker.down.set()
+    say(rig, "t", b"k", b"0")
+    rig.until(lambda: running.saw(BrokerPaused))
+    rig.connection.execute(Sql("alter table bothends.outbox add constraint no_two check (body <> '2')", rows=False))
+    say(rig, "t", b"k", b"1")
+    say(rig, "t", b"k", b"2")
+    rig.until(lambda: any("no_two" in event.reason for event in running.saw(SourceChanged)))
+    rig.connection.execute(Sql("alter table bothends.outbox drop constraint no_two", rows=False))
+    say(rig, "t", b"k", b"3")
+    rig.broker.down.clear()
+    rig.until(lambda: arrived(rig, b"0", b"1", b"2", b"3"))
+
+
 def test_what_lies_in_the_table_goes_too(rig: Rig) -> None:
     reading(rig)
     rig.add("t", b"row", b"1")
@@ -236,6 +254,31 @@ def test_a_slot_that_was_prepared_keeps_what_is_said_before_the_first_relay(rig:
     reading(rig)
     rig.until(lambda: arrived(rig, b"1", b"2"))
     assert [slot for slot, _ in slots(rig)] == [name]
+
+
+def test_a_slot_that_schema_apply_is_still_making_is_left_to_it(rig: Rig) -> None:
+    """It waits for open transactions. A relay that starts meanwhile ended it, and said that events were lost."""
+    from bothends.stores.postgresql.slots import SlotSteps
+    from bothends.stores.steps import run
+
+    other, maker = rig.store.connect(name="open"), rig.store.connect(name="apply")
+    other.begin()
+    other.execute(Sql("create temporary table old (x text)", rows=False))
+    made: list[str | None] = []
+    thread = threading.Thread(target=lambda: made.append(run(SlotSteps("bothends", messages=True).prepare(), maker)))
+    thread.start()
+    rig.until(lambda: slots(rig))
+    running = rig.start(**SOON)
+    rig.until(lambda: running.saw(SourceChanged) and "making the slot" in reason(running))
+    other.rollback()
+    thread.join(10)
+    assert made == [slots(rig)[0][0]]
+    rig.until(lambda: source(running) == "message")
+    say(rig, "t", b"k", b"1")
+    rig.until(lambda: arrived(rig, b"1"))
+    assert rig.sql("select count(*) from bothends.audit where verb = 'lost the slot'") == [(0,)]
+    other.close()
+    maker.close()
 
 
 def test_a_message_that_is_none_of_ours_is_a_dead_letter_with_its_bytes_and_holds_nobody(rig: Rig) -> None:

@@ -23,7 +23,7 @@ class Slot(NamedTuple):
     """Whether it belongs to this database and to pgoutput."""
     active_pid: int | None
     confirmed: int
-    """What its server may forget, in bytes of log."""
+    """What its server may forget, in bytes of log; 0: it is still being made."""
     retained: int
     """Bytes of log that it keeps."""
     lost: bool
@@ -46,6 +46,8 @@ class Facts(NamedTuple):
     """What names the publication as it is now; empty where none of ours is there. Messages need none."""
     read_under: str = ""
     """The same, when the position was stored."""
+    ahead: bool = False
+    """The position is beyond the end of the log: the tables were restored on another server."""
 
 
 Act = Literal["poll", "create", "recreate", "resume"]
@@ -81,6 +83,10 @@ def plan(facts: Facts, *, keeps: bool, messages: bool) -> Plan:
         return Plan("recreate", "the server has removed the log that the slot needed")
     if not slot.here:
         return Plan("recreate", "the slot is another database's")
+    if messages and not slot.confirmed:
+        return Plan("poll", "somebody is making the slot, which waits for open transactions")
+    if facts.ahead:
+        return Plan("resume" if messages else "recreate", "what was noted is of another log")
     if facts.position is None:
         return Plan("resume", "") if messages else Plan("recreate", "nobody knows what was done when the slot was made")
     if facts.published != facts.read_under:

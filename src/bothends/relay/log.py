@@ -145,9 +145,9 @@ class Log:
         if not leads:
             self.reason = "another relay reads the log" if self.standby else "the relay that reads the log polls"
             self._watch_budget(now, reader.slot)
-        elif self._reading is not None:
+        else:
             self._watch_budget(now, self._slot)
-            if self._reading is not None:
+            if self.streaming and self._reading is not None:
                 self._guard(now, self._reading.tell)
         self._say()
 
@@ -179,7 +179,8 @@ class Log:
             reading = self._reading
             if broker_away and self._near_budget:
                 self._guard(now, reading.stow)
-            self._guard(now, lambda: reading.turn(now))
+            if self._reading is reading:  # what it could not put away is not done
+                self._guard(now, lambda: reading.turn(now))
             if reading.position > self._position:
                 self._position, self._failures = reading.position, 0
 
@@ -251,7 +252,8 @@ class Log:
             assert facts.slot is not None
             if todo.reason:
                 self._confess(facts.position, todo.reason)
-            self._position, self._seam, self._under = max(facts.position or 0, facts.slot.confirmed), None, facts.published
+            done = 0 if facts.ahead else facts.position or 0
+            self._position, self._seam, self._under = max(done, facts.slot.confirmed), None, facts.published
             self.phase, self.reason = Phase.CLAIMING, "takes over the slot"
             self._announce(True)
             return
@@ -283,9 +285,6 @@ class Log:
 
     def _created(self, now: float) -> None:
         assert self._connection is not None
-        self._watch_budget(now, self._slot)
-        if self.phase is not Phase.CREATING:
-            return
         made = self._connection.answer()
         if made is None:
             return

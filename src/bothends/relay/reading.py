@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,6 @@ class Reading:
         """Stored; the server may know it."""
         self._under = under
         self._store_at = 0.0
-        self._markers = 0
         pipeline.log_position, pipeline.log_cursor = position, None
 
     def fetch(self) -> bool:
@@ -91,8 +91,7 @@ class Reading:
             position = max(position, self._decoder.position)  # all that has come is done
         marker = None
         if not self._decoder.markers and not self._steps.messages:
-            self._markers += 1
-            marker = f"{self._me}.{self._markers}"
+            marker = uuid.uuid4().hex  # one that was emitted before, and is still to come, is not this one
         published = pipeline.log_published
         found: Stored = self._run(self._steps.store(
             self._me, position, pipeline.log_cursor, published, marker, under=self._under))

@@ -104,12 +104,13 @@ class LogSteps:
     def store(
         self, me: int, position: int, cursor: Cursor | None, published: int, marker: str | None, *, under: str
     ) -> Steps[Stored]:
-        """Stores how far the log is done (0: as it was), if the publication is still the one that it was read ``under``, and
-        emits a marker if one is given. Waited for on disk, whatever the role says: afterwards the server may be told."""
+        """Stores how far the log is done (0: as it was; what is beyond the log's end is of another one, and goes), if the
+        publication is still the one that it was read ``under``, and emits a marker if one is given. Waited for on disk,
+        whatever the role says: afterwards the server may be told."""
         text = (
-            f"with {self._me}, log as (update {self._s}.relay_log l set position = greatest(l.position, :position::pg_lsn), "
-            f"published = :under from me where l.relay = me.id and l.messages = :messages and {self.slots.mark} = :under "
-            "returning l.relay)"
+            f"with {self._me}, log as (update {self._s}.relay_log l set position = greatest(case when l.position <= "
+            "pg_current_wal_insert_lsn() then l.position end, :position::pg_lsn), published = :under from me "
+            f"where l.relay = me.id and l.messages = :messages and {self.slots.mark} = :under returning l.relay)"
         )
         params: dict[str, Any] = {
             "me": me, "position": lsn_text(position), "messages": self.messages, "under": under}

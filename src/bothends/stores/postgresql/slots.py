@@ -72,12 +72,13 @@ class SlotSteps:
             "current_setting('max_replication_slots')::int - (select count(*) from pg_replication_slots)::int, "
             "current_setting('max_wal_senders')::int - (select count(*) from pg_stat_replication)::int, "
             f"(select count(*) from {self._s}.relays where wants <> all(:family))::int, "
-            f"l.published, {self.mark}, (l.position - '0/0')::bigint from {self._s}.relay_log l where l.messages = :messages",
+            f"l.published, {self.mark}, (l.position - '0/0')::bigint, coalesce(case when not pg_is_in_recovery() then "
+            f"l.position > pg_current_wal_insert_lsn() end, false) from {self._s}.relay_log l where l.messages = :messages",
             {"family": list(family), "messages": self._messages},
         )
-        version, logical, recovering, may, slots, senders, pollers, read_under, published, position = found.rows[0]
+        version, logical, recovering, may, slots, senders, pollers, read_under, published, position, ahead = found.rows[0]
         known = Facts(
-            version, logical, recovering, may, slots, senders, pollers, None, position, published or "", read_under)
+            version, logical, recovering, may, slots, senders, pollers, None, position, published or "", read_under, ahead)
         if recovering:
             return known
         slots_of = yield Sql(
@@ -137,7 +138,8 @@ class SlotSteps:
         made = yield Sql(
             f"select lsn::text from pg_create_logical_replication_slot(:slot, 'pgoutput'{more})", {"slot": slot})
         yield Sql(
-            f"update {self._s}.relay_log set slot = :slot, position = :place::text::pg_lsn where messages = :messages",
+            f"update {self._s}.relay_log set slot = :slot, position = coalesce(position, :place::text::pg_lsn) "
+            "where messages = :messages",
             {"slot": slot, "place": made.rows[0][0], "messages": self._messages}, rows=False,
         )
         return slot
