@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from bothends.core.lanes import lane
 from bothends.core.relaying import EVERY_LANE, Segment
+from bothends.errors import ConfigError
 from bothends.relay.events import Fenced, LanesChanged, Published, Registered
-from bothends.stores.steps import run
+from bothends.stores import open_store
+from bothends.stores.steps import Sql, run
 from tests.relay.conftest import Rig
 
 SOON = {"lease_s": 1.0, "renew_s": 0.1}
@@ -43,6 +48,66 @@ def test_relays_share_the_lanes_evenly_and_take_over_when_one_leaves(polling_rig
     rig.until(lambda: lanes(rig) == [32, 32])
     third.stop()
     rig.until(lambda: lanes(rig) == [64])
+
+
+@pytest.fixture
+def without_triggers(pg: Rig, postgresql_url: str) -> Iterator[Callable[[str], Rig]]:
+    """The same outbox for a role for which no trigger fires: ``superuser``, or one who may not change that."""
+    role = f"quiet{id(pg)}"
+
+    def make(attribute: str) -> Rig:
+        with psycopg.connect(postgresql_url, autocommit=True) as server:
+            server.execute(f"create role {role} login {attribute}")
+            server.execute(f"alter role {role} set session_replication_role = replica")
+        parts = urlsplit(pg.store.url)
+        pg.store = open_store(parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}").geturl())
+        return pg
+
+    yield make
+    pg.close()
+    with psycopg.connect(postgresql_url, autocommit=True) as server:
+        server.execute(f"drop role {role}")
+
+
+@pytest.mark.needs("postgresql")
+async def test_a_role_for_which_no_trigger_fires_frees_lanes_all_the_same(without_triggers: Callable[[str], Rig]) -> None:
+    rig = without_triggers("superuser")
+    first = rig.start(**SOON)
+    rig.until(lambda: lanes(rig) == [64])
+    rig.start(**SOON)
+    rig.until(lambda: lanes(rig) == [32, 32])
+    first.stop()
+    rig.until(lambda: lanes(rig) == [64])
+    show = Sql("show session_replication_role")
+    connection = await rig.store.connect_async(name="test")
+    assert (await connection.execute(show)).rows == [("origin",)]
+    await connection.close()
+
+
+@pytest.mark.needs("postgresql")
+async def test_a_role_for_which_no_trigger_fires_is_refused_where_it_may_not_change_that(
+    without_triggers: Callable[[str], Rig]
+) -> None:
+    rig = without_triggers("nosuperuser")
+    relay = rig.start(**SOON)
+    relay.thread.join(10)
+    assert isinstance(relay.error, ConfigError)
+    assert "session_replication_role is replica" in str(relay.error)
+    assert "alter role" in str(relay.error)
+    with pytest.raises(ConfigError, match="session_replication_role"):
+        await rig.store.connect_async(name="test")
+
+
+@pytest.mark.needs("postgresql")
+def test_lanes_of_a_relay_that_went_without_triggers_are_found(pg: Rig) -> None:
+    pg.connection.begin()
+    pg.sql("select set_config('session_replication_role', 'replica', true)")
+    pg.sql("update bothends.relay_lanes set relay = 0 where lane < 40 returning lane")
+    pg.sql("update bothends.relay_log set relay = 0 returning messages")
+    pg.connection.commit()
+    pg.start(**SOON)
+    pg.until(lambda: lanes(pg) == [64])
+    assert pg.sql("select count(relay) from bothends.relay_log") == [(0,)]
 
 
 def test_order_is_kept_while_relays_come_and_go_under_load(rig: Rig) -> None:

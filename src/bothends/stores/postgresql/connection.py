@@ -28,6 +28,9 @@ CONNECT_TIMEOUT_S = 5
 REST_S = 1.0
 """A sign of life takes a round trip."""
 
+# Leases of dead relays end, and a handler's COMMIT is refused, by foreign keys and triggers: a role may be told to fire none.
+_TRIGGERS, _OFF = Sql("select current_setting('session_replication_role')"), "replica"
+_ON = Sql("set session_replication_role = origin", rows=False)
 _IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR, TransactionStatus.ACTIVE)
 
 
@@ -210,9 +213,18 @@ def connect(
     url: str, *, name: str = "bothends", factory: type[psycopg.Connection[Any]] = psycopg.Connection
 ) -> PostgresqlConnection:
     """Opens a connection of class ``factory``. Raises StoreUnavailable within ``CONNECT_TIMEOUT_S`` per address, and
-    ConfigError for a URL that libpq cannot read."""
+    ConfigError for a URL that libpq cannot read, or a role for which no trigger fires."""
     try:
-        return PostgresqlConnection(factory.connect(dsn(url), **_arguments(url, name)))
+        connection = PostgresqlConnection(factory.connect(dsn(url), **_arguments(url, name)))
+        try:
+            if connection.execute(_TRIGGERS).rows[0][0] == _OFF:
+                connection.execute(_ON)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise _without_triggers() from error
     except psycopg.OperationalError as error:
         raise _unavailable(error) from error
     except psycopg.ProgrammingError:
@@ -224,7 +236,16 @@ async def connect_async(
 ) -> PostgresqlAsyncConnection:
     """``connect`` for coroutines."""
     try:
-        return PostgresqlAsyncConnection(await factory.connect(dsn(url), **_arguments(url, name)))
+        connection = PostgresqlAsyncConnection(await factory.connect(dsn(url), **_arguments(url, name)))
+        try:
+            if (await connection.execute(_TRIGGERS)).rows[0][0] == _OFF:
+                await connection.execute(_ON)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise _without_triggers() from error
     except psycopg.OperationalError as error:
         raise _unavailable(error) from error
     except psycopg.ProgrammingError:
@@ -235,6 +256,13 @@ def _unavailable(error: psycopg.OperationalError) -> StoreUnavailable:
     # A line each, without a full stop. The hint, whether a server is running there, is asked again by what follows.
     said = ". ".join(line.strip(" \t.") for line in str(error).splitlines() if line.strip() and not line.endswith("?"))
     return StoreUnavailable(f"PostgreSQL cannot be used: {said}; is it up, and does `bothends config` show the right URL?")
+
+
+def _without_triggers() -> ConfigError:
+    return ConfigError(
+        "session_replication_role is replica here, with which PostgreSQL fires no trigger and keeps no foreign key of ours, "
+        "and the role may not change it; let an administrator run: alter role ... reset session_replication_role (or alter "
+        "database; or take it out of the URL's options, PGOPTIONS or the server's configuration)")
 
 
 def _unreadable(url: str) -> ConfigError:

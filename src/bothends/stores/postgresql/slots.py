@@ -106,8 +106,9 @@ class SlotSteps:
         """Makes the publication, unless it is there. It must be there before the slot is made. Raises ConfigError, with the
         statement, where this role may not."""
         found = yield Sql(
-            "select count(*), has_database_privilege(current_database(), 'create') and (:messages or pg_has_role((select relowner "
-            f"from pg_class where oid = '{self._s}.outbox'::regclass), 'usage')) from pg_publication where pubname = :name",
+            "select count(*), has_database_privilege(current_database(), 'create') and (:messages or pg_has_role((select "
+            f"relowner from pg_class where oid = '{self._s}.outbox'::regclass), 'usage')) from pg_publication "
+            "where pubname = :name",
             {"name": self.publication, "messages": self._messages})
         there, may = found.rows[0]
         if there:
@@ -116,7 +117,7 @@ class SlotSteps:
         name = self.publication.replace('"', '""')
         create = f"create publication \"{name}\"{tables} with (publish = 'insert', publish_via_partition_root = true)"
         if not may:
-            who = "one who may create in the database" if self._messages else "the table's owner, who may create in the database,"
+            who = "one who may create in the database" if self._messages else "the table's owner, who may create there,"
             raise ConfigError(f"the role may not make the publication; let {who} run: {create}")
         yield Sql(
             f"do $$ begin {create}; exception when duplicate_object or unique_violation then null; end $$", rows=False)
