@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from bothends.demo.producer import Source
 from bothends.demo.report import Report
 from bothends.demo.run import Options, _Run, run_demo
 from bothends.demo.seeded import make_orders
+from bothends.stores import open_store
+from bothends.stores.postgresql.slots import SlotSteps
+from bothends.stores.steps import run
 
 pytestmark = pytest.mark.timeout(300)  # ten seconds on two free cores; a crowded machine takes its time
 
@@ -129,6 +133,25 @@ def test_what_is_kept_is_named_and_there(tmp_path: Path) -> None:
     assert {"orders.db", "inventory.db", "payments.db", "analytics.db", "log.db", "charges.jsonl"} <= {
         path.name for path in folder.iterdir()
     }
+
+
+def test_what_is_kept_on_a_server_keeps_no_slot_and_what_killed_runs_left_goes(
+    tmp_path: Path, pg_database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with psycopg.connect(pg_database, autocommit=True) as db:
+        db.execute("create schema demo_0123abcd_orders")
+        connection = open_store(pg_database).connect()
+        slot = run(SlotSteps("demo_0123abcd_orders").name(), connection)
+        connection.close()
+        db.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+        with Report(as_json=True) as report:
+            result = run_demo(Options(Source([], 1, 20), "none", pg_database, keep=True, relay_source="wal"), report)
+        assert result.ok
+        assert f"dropped {slot}" in capsys.readouterr().err.replace("\n", "")
+        assert db.execute("select nspname from pg_namespace where nspname like %s", [f"%{result.run[5:]}%"]).fetchall()
+        assert db.execute(
+            "select slot_name from pg_replication_slots where database = current_database()").fetchall() == []
 
 
 class Crippled(_Run):

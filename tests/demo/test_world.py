@@ -8,8 +8,11 @@ import psycopg
 import pytest
 
 from bothends.demo import names
+from bothends.demo.leftovers import sweep
 from bothends.demo.proxies import Address
 from bothends.demo.world import World
+from bothends.stores.postgresql.pgoutput import PgOutput
+from bothends.stores.postgresql.replication import Replication
 from bothends.stores.postgresql.slots import SlotSteps, publication_of
 from bothends.stores.steps import Sql, run
 
@@ -97,6 +100,47 @@ def test_nothing_stays_on_servers_and_others_are_left_alone(on_servers: World, p
     assert on_servers.broker.topic(on_servers.topics["orders"]).state == "missing"
     assert other.broker.topic(other.topics["orders"]).state == "ok"
     other.remove()
+    other.close()
+    on_servers.close()
+
+
+def slots(url: str) -> set[str]:
+    with psycopg.connect(url) as db:
+        return {row[0] for row in db.execute(
+            "select slot_name from pg_replication_slots where database = current_database()").fetchall()}
+
+
+def end(world: World) -> None:
+    """What the server sees of a run that is killed; waits until it has seen it."""
+    assert world.database
+    with psycopg.connect(world.database) as db:
+        ended = db.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = %s",
+            [f"bothends {world.run}"])
+        assert ended.fetchall() == [(True,)]
+
+
+def test_slots_of_runs_that_were_killed_are_swept(on_servers: World, pg_database: str) -> None:
+    """Not those of a run that goes on, nor what others have in the same database, nor one that is read."""
+    other = World(names.new_run(), on_servers.folder, pg_database)
+    on_servers.prepare_databases()
+    other.prepare_databases()
+    mine, theirs = logs_of(on_servers), logs_of(other)
+    with psycopg.connect(pg_database, autocommit=True) as db:
+        db.execute("create schema demo_shop")
+        db.execute("select pg_create_logical_replication_slot('be_somebody_else', 'pgoutput')")
+    assert sweep(pg_database) == []
+    end(on_servers)
+    assert set(sweep(pg_database)) == mine
+    assert slots(pg_database) == theirs | {"be_somebody_else"}
+    read = min(theirs)
+    end(other)
+    reader = Replication(pg_database, "still reading")
+    reader.start(read, 0, "any", PgOutput("", messages=True, covers=None))
+    while reader.answer() is None:
+        pass
+    assert set(sweep(pg_database)) == theirs - {read}
+    reader.close()
     other.close()
     on_servers.close()
 

@@ -69,7 +69,9 @@ def run_demo(options: Options, report: Report) -> Result:
         return result
     finally:
         try:
-            if not options.keep:
+            if options.keep:
+                world.remove_logs()
+            else:
                 world.remove()
         finally:
             world.close()
@@ -118,6 +120,7 @@ class _Run:
     def _begin(self) -> None:
         self._report.phase("preparing databases and topics")
         self._world.folder.joinpath("logs").mkdir()
+        self._sweep()
         self._world.prepare()
         addresses = self._start_proxies()
         environ = self._world.environ(addresses)
@@ -134,6 +137,14 @@ class _Run:
             self._fleet.add(f"work-{service}", command, environ, self._world.folder)
         self._environ = environ
         self._counting = {service: self._world.connect(service) for service in names.SERVICES}
+
+    def _sweep(self) -> None:
+        """What killed runs have left that would fill the server's disk."""
+        if self._options.database is not None:
+            from bothends.demo.leftovers import sweep
+
+            for slot in sweep(self._options.database):
+                self._report.note(f"dropped {slot}: a demo that was killed had left this replication slot")
 
     def _start_proxies(self) -> dict[str, Address]:
         """Only where outages are wanted: who is not cut off connects directly."""

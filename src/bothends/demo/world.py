@@ -71,6 +71,7 @@ class World:
         self.shops = {service: Shop(self.run, service) for service in names.SERVICES}
         self.groups = {consumer: f"{self.run}-{consumer}" for consumer in names.CONSUMERS}
         self._broker: Broker | None = None
+        self._sign: Any = None
 
     @property
     def log_file(self) -> Path:
@@ -132,6 +133,10 @@ class World:
             self.broker.create_topic(topic, PARTITIONS)
 
     def prepare_databases(self) -> None:
+        if self.database is not None and self._sign is None:
+            from bothends.demo.leftovers import sign_of_life
+
+            self._sign = sign_of_life(self.database, self.run)
         for service in names.SERVICES:
             tables.apply(self.store(service))
             if self.relay_source == "message":
@@ -165,13 +170,17 @@ class World:
         if self.database is not None:
             from psycopg.sql import SQL, Identifier
 
-            for service in names.SERVICES:
-                self._remove_log(service)
-
+            self.remove_logs()
             with self.connected("orders") as db:
                 assert not isinstance(db, sqlite3.Connection)
                 for service in names.SERVICES:
                     db.execute(SQL("drop schema if exists {} cascade").format(Identifier(self.schema_of(service))))
+
+    def remove_logs(self) -> None:
+        """Slots and publications alone: also of what is kept, since a slot that nobody reads fills the server's disk."""
+        if self.database is not None:
+            for service in names.SERVICES:
+                self._remove_log(service)
 
     def _remove_log(self, service: str) -> None:
         """Slots and publications that relays of this run have made. They have ended, but a server learns late of the end of
@@ -198,6 +207,9 @@ class World:
         if self._broker is not None:
             self._broker.close()
             self._broker = None
+        if self._sign is not None:
+            self._sign.close()
+            self._sign = None
 
     def lock_files(self, what: str) -> list[Path]:
         """The SQLite files whose write lock makes the broker, or the database, absent; none where it is a server."""
