@@ -256,6 +256,20 @@ def test_a_slot_that_was_prepared_keeps_what_is_said_before_the_first_relay(rig:
     assert [slot for slot, _ in slots(rig)] == [name]
 
 
+def test_a_slot_that_is_gone_is_prepared_anew_and_what_came_in_between_is_confessed(rig: Rig) -> None:
+    """Messages were given up and are taken up again: from then on nothing is missed, though no relay runs."""
+    from bothends.stores.postgresql.slots import SlotSteps
+    from bothends.stores.steps import run
+
+    reading(rig).stop()
+    drop_slot(rig)
+    assert run(SlotSteps("bothends", messages=True).prepare(), rig.connection)
+    say(rig, "t", b"k", b"1")
+    reading(rig)
+    rig.until(lambda: arrived(rig, b"1"))
+    assert rig.sql("select count(*) from bothends.audit where verb = 'lost the slot'") == [(1,)]
+
+
 def test_a_slot_that_schema_apply_is_still_making_is_left_to_it(rig: Rig) -> None:
     """It waits for open transactions. A relay that starts meanwhile ended it, and said that events were lost."""
     from bothends.stores.postgresql.slots import SlotSteps

@@ -123,14 +123,14 @@ class SlotSteps:
             f"do $$ begin {create}; exception when duplicate_object or unique_violation then null; end $$", rows=False)
 
     def prepare(self) -> Steps[str | None]:
-        """Makes publication and slot where neither a slot nor a relay was before: from here on no message is missed,
-        though no relay runs. The new slot's name. Waits for the server's open transactions that have written."""
+        """Makes publication and slot where there is no slot: from here on no message is missed, though no relay runs. The
+        new slot's name. What a relay has noted stays: it says what may be lost since. Waits for the server's open
+        transactions that have written."""
         yield from self.publish()
         slot = yield from self.name()
         found = yield Sql(
-            "select (select count(*) from pg_replication_slots where slot_name = :slot) + "
-            f"(select count(position) from {self._s}.relay_log where messages = :messages), "
-            "current_setting('server_version_num')::int", {"slot": slot, "messages": self._messages},
+            "select (select count(*) from pg_replication_slots where slot_name = :slot), "
+            "current_setting('server_version_num')::int", {"slot": slot},
         )
         there, version = found.rows[0]
         if there:
