@@ -55,7 +55,9 @@ def test_a_delayed_event_that_is_rejected_is_tried_alone_and_counted(rig: Rig) -
 
 
 @pytest.mark.needs("postgresql")
-def test_strange_dates_never_break_a_page(pg: Rig) -> None:
+@pytest.mark.parametrize("source", ["poll", "wal"])
+def test_strange_dates_never_break_a_page(request: pytest.FixtureRequest, source: str) -> None:
+    pg: Rig = request.getfixturevalue("pg" if source == "poll" else "pg_log")
     pg.broker.create_topic("t", 2)
     for n, date in enumerate(("infinity", "9999-12-31", "294000-01-01", "-infinity")):
         pg.add("t", b"odd%d" % n, b"odd%d" % n, deliver_at=date)

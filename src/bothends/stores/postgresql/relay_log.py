@@ -24,6 +24,10 @@ _DURABLE = (
     "current_setting('synchronous_commit') end, true)"
 )
 """A role may be told not to wait for the disk; what is behind these statements may be in the log alone."""
+_DUE = (  # microseconds since 2000, as the log has a time; days apart, since so many microseconds are no interval
+    "case when r.due = 9223372036854775807 then 'infinity' else (timestamp '2000-01-01' + r.due / 86400000000 * interval "
+    "'1 day' + r.due % 86400000000 * interval '1 microsecond') at time zone 'UTC' end"
+)
 _TYPES = {"key": "bytea", "body": "bytea", "headers": "bytea", "version": "int"}
 
 
@@ -166,9 +170,8 @@ class LogSteps:
             params |= _columns("d", delays) | {"dues": [row[_DELIVER_AT] for row in delays]}
             ctes.append(
                 f"delayed as (insert into {self._s}.delayed (seq, lane, {FIELDS}, deliver_at) select r.seq, "
-                f"{self._s}.lane(r.key, r.seq), {_listed('r')}, timestamptz '2000-01-01 00:00:00+00' + "
-                f"r.due * interval '1 microsecond' from me, unnest({_arrays('d')}, :dues::bigint[]) r (seq, {FIELDS}, due) "
-                "on conflict (seq) do nothing)"
+                f"{self._s}.lane(r.key, r.seq), {_listed('r')}, {_DUE} from me, unnest({_arrays('d')}, :dues::bigint[]) "
+                f"r (seq, {FIELDS}, due) on conflict (seq) do nothing)"
             )
         found = yield Sql(f"with {', '.join(ctes)} select exists (select from me), {_DURABLE}", params)
         return bool(found.rows[0][0])
