@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from typing import Any
@@ -303,3 +304,19 @@ def test_a_message_that_is_none_of_ours_is_a_dead_letter_with_its_bytes_and_hold
     say(rig, "t", b"k", b"2")
     rig.until(lambda: arrived(rig, b"1", b"2"))
     rig.until(lambda: rig.held() == [(b"junk", "dead", 0, "unreadable")])
+
+
+@pytest.mark.parametrize("columns", [
+    {"key": os.urandom(6000)}, {"topic": "missing" + os.urandom(6000).hex()}, {"id": os.urandom(6000).hex()},
+    {"source": os.urandom(6000).hex()},
+], ids=lambda columns: str(*columns))
+def test_a_message_that_no_index_could_hold_is_none_of_ours(rig: Rig, columns: dict[str, Any]) -> None:
+    """It would be held, for its place is away, and never could be: the relay would begin anew for ever."""
+    rig.broker.judge = lambda r: refuse(Blame.PLACE) if r.topic.startswith("missing") else None
+    reading(rig)
+    rig.connection.begin()
+    rig.connection.execute(emit(rig, **{"topic": "missing", "key": b"x", "body": b"long"} | columns))
+    rig.connection.commit()
+    say(rig, "t", b"k", b"1")
+    rig.until(lambda: arrived(rig, b"1"))
+    rig.until(lambda: [row[1:] for row in rig.held()] == [("dead", 0, "unreadable")])

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from bothends.codecs.cloudevents import pack_attributes, pack_headers
-from bothends.drafts import Draft
+from bothends.drafts import LIMITS, Draft
 from bothends.errors import InvalidEvent
 from bothends.events import VERSION_MAX
 from bothends.stores.postgresql.outbox import ROWS_MAX, lock_keys
@@ -21,11 +21,16 @@ from bothends.stores.steps import Sql, Steps
 
 __all__ = ["Content", "PostgresqlMessages", "check", "pack", "prefix", "unpack"]
 
+_Id = Annotated[bytes, msgspec.Meta(max_length=4 * LIMITS.id_chars)]
+_Text = Annotated[str, msgspec.Meta(max_length=LIMITS.id_chars)]
+_Topic = Annotated[str, msgspec.Meta(max_length=LIMITS.topic_chars)]
+_Key = Annotated[bytes, msgspec.Meta(max_length=LIMITS.key_bytes)]
 Content = tuple[
-    bytes, str, str, str, bytes | None, bytes | None, str | None, bytes, Annotated[int, msgspec.Meta(ge=1, le=VERSION_MAX)],
-    str | None, bytes | None,
+    _Id, _Text, _Text, _Topic, _Key | None, bytes | None, _Text | None, bytes,
+    Annotated[int, msgspec.Meta(ge=1, le=VERSION_MAX)], str | None, bytes | None,
 ]
-"""id, source, type, topic, key, body, content type, time, version, attributes, headers."""
+"""id, source, type, topic, key, body, content type, time, version, attributes, headers. What is longer than ``add`` lets it
+be fits into no index: a message that somebody else wrote could never be held."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Content).decode
