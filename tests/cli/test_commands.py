@@ -18,7 +18,7 @@ def test_schema_is_applied_and_checked(bothends: Cli) -> None:
     assert "0001_outbox up" in bothends("schema", "apply")
     assert "up to date" in bothends("schema", "apply", "shop")
     assert bothends.json("schema", "status")[0]["ok"] is True
-    bothends("schema", "apply", "--to", "0")
+    bothends("schema", "apply", "--to", "0", "--yes")
     assert status(open_store("sqlite:///shop.db")).version == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -49,7 +50,7 @@ def test_a_url_for_a_replication_connection_is_refused(
 
 
 def test_with_the_tables_go_slot_and_publication(
-    postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A relay is removed by the toolkit's own command; nothing keeps the log afterwards (conduit#165)."""
     with fresh_database(postgresql_url) as url:
@@ -62,6 +63,10 @@ def test_with_the_tables_go_slot_and_publication(
         with psycopg.connect(url, autocommit=True) as db:
             assert db.execute(SLOTS).fetchone() == (1,)
             assert db.execute(PUBLICATIONS).fetchone() == (1,)
-            assert cli.run(["schema", "apply", "gone_app", "--to", "0"]) == 0
+            assert cli.run(["schema", "apply", "gone_app", "--to", "0"]) == 2
+            said = capsys.readouterr().err
+            assert re.search(r"version 5 down to 0 and loses the slot be_\w+_m with \d+ kB of the log\.", said), said
+            assert db.execute(SLOTS).fetchone() == (1,)
+            assert cli.run(["schema", "apply", "gone_app", "--to", "0", "--yes"]) == 0
             assert db.execute(SLOTS).fetchone() == (0,)
             assert db.execute(PUBLICATIONS).fetchone() == (0,)

@@ -24,6 +24,7 @@ exits 1, wrong use and wrong configuration exit 2, Ctrl-C 130. An error is two l
 
 **Changing** commands never guess among services. They ask on a terminal, and need `--yes` off it. They take `--by`
 (default: the user of the operating system) and `--reason`, and leave an audit row. Doing one twice does it once.
+`schema apply` asks only before a downgrade, with the numbers of what would be lost.
 
 **Output** is a table on a terminal, tab-separated columns elsewhere, and one JSON document with `--json`. Keys that are
 not UTF-8 are written `base64:...`. `bothends --debug COMMAND` shows tracebacks; `bothends --version` says which one it is.

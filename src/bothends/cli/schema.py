@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from bothends.admin.losses import losses
 from bothends.cli.desk import AppArgument, AppOption, Json, ServiceOption
-from bothends.cli.output import WrongUse, as_json, say, table
+from bothends.cli.output import WrongUse, as_json, ask, say, table
 from bothends.config import app_name, need_database
 from bothends.operating.apps import App, load
 from bothends.stores import Store, open_store
@@ -32,6 +33,23 @@ def _stores(given: str | None, service: str | None) -> list[tuple[str, Store, bo
         found.setdefault((url, one.schema), (
             one.name, open_store(url, one.schema), loaded.settings[one.name].relay_source == "message"))
     return list(found.values())
+
+
+def _ask_before_losses(stores: list[Store], to: int) -> None:
+    """Once for all databases, before any of them is changed; nothing is asked where none goes down."""
+    lost = []
+    for store in stores:
+        connection = store.connect(name="bothends schema")
+        try:
+            now = tables.status(store, connection=connection).version
+            if now > to:
+                what = run(losses(store.admin, now, to), connection)
+                lost.append(f"{mask(store.url)} goes from version {now} down to {to} and loses "
+                            f"{', '.join(what) or 'tables that are empty'}.")
+        finally:
+            connection.close()
+    if lost:
+        ask(f"{' '.join(lost)} Go on?", yes=False)
 
 
 def _remove_log(store: Store) -> None:
@@ -65,10 +83,17 @@ def _slot(store: Store, keeps: bool) -> str | None:
 def apply_(
     app_: AppArgument = None, app_option: AppOption = None, service: ServiceOption = None, json: Json = False,
     to: Annotated[int | None, typer.Option("--to", min=0, help="Version to go to, up or down; default: the newest.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a downgrade; it needs this off a terminal.")] = False,
 ) -> None:
-    """Make or upgrade our tables in each database of APP; any number may run at once."""
+    """Make or upgrade our tables in each database of APP; any number may run at once.
+
+    A downgrade (--to) drops tables with what is in them: it says what would be lost, and asks.
+    """
     rows: list[dict[str, Any]] = []
-    for name, store, keeps in _stores(app_ or app_option, service):
+    stores = _stores(app_ or app_option, service)
+    if to is not None and not yes:
+        _ask_before_losses([store for _, store, _ in stores], to)
+    for name, store, keeps in stores:
         if to is not None and to < LOG_VERSION:
             _remove_log(store)
         rows.append({"service": name, "database": mask(store.url), "applied": tables.apply(store, to),
