@@ -89,6 +89,17 @@ def test_a_database_that_is_away_is_two_sentences(bothends: Cli, monkeypatch: py
     assert fix == "  do: is it up, and does `bothends config` show the right URL?"
 
 
+@pytest.mark.parametrize(("name", "quoted"), [("not_there", "not_there"), ("not%20there", "'not there'")])
+def test_a_database_that_nobody_created_is_to_be_created(
+    bothends: Cli, postgresql_url: str, monkeypatch: pytest.MonkeyPatch, name: str, quoted: str
+) -> None:
+    monkeypatch.setenv("BOTHENDS_DATABASE_URL", f"{postgresql_url.rpartition('/')[0]}/{name}")
+    bothends("schema", "apply", status=1)
+    what, fix = bothends.err.splitlines()
+    assert what.endswith("does not exist")
+    assert fix == f"  do: create it (`createdb {quoted}`), or set the right URL (`bothends config` shows it)"
+
+
 @pytest.mark.parametrize("command", [
     ["dead", "list"], ["keys", "list"], ["consumers", "list"], ["dead", "show", "1"], ["consumers", "pause", "stock"],
 ])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ REST_S = 1.0
 # Leases of dead relays end, and a handler's COMMIT is refused, by foreign keys and triggers: a role may be told to fire none.
 _TRIGGERS, _OFF = Sql("select current_setting('session_replication_role')"), "replica"
 _ON = Sql("set session_replication_role = origin", rows=False)
+_NO_DATABASE = re.compile(r'database "(.+?)" does not exist')
 _IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR, TransactionStatus.ACTIVE)
 
 
@@ -255,7 +257,10 @@ async def connect_async(
 def _unavailable(error: psycopg.OperationalError) -> StoreUnavailable:
     # A line each, without a full stop. The hint, whether a server is running there, is asked again by what follows.
     said = ". ".join(line.strip(" \t.") for line in str(error).splitlines() if line.strip() and not line.endswith("?"))
-    return StoreUnavailable(f"PostgreSQL cannot be used: {said}; is it up, and does `bothends config` show the right URL?")
+    hint = "is it up, and does `bothends config` show the right URL?"
+    if missing := _NO_DATABASE.search(said):  # libpq hands on no SQLSTATE (3D000) of a connection that was refused
+        hint = f"create it (`createdb {shlex.quote(missing[1])}`), or set the right URL (`bothends config` shows it)"
+    return StoreUnavailable(f"PostgreSQL cannot be used: {said}; {hint}")
 
 
 def _without_triggers() -> ConfigError:
