@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -55,6 +56,36 @@ def ready(process: Process) -> bool:
 def pid_of(process: Process) -> int:
     assert process.running is not None
     return process.running.pid
+
+
+DEMO = """
+import os, signal, sys
+from pathlib import Path
+from bothends.demo.processes import Fleet
+fleet = Fleet(Path(sys.argv[1]))
+process = fleet.add("work-stock", ["x"], os.environ, Path(sys.argv[1]))
+process.command = [sys.executable, "-c", sys.argv[2]]
+process.tied = True
+process.start()
+signal.pause()
+"""
+TOLD = (
+    "import signal, sys;"
+    "signal.signal(signal.SIGTERM, lambda *_: (print('{\"event\":\"told\"}', flush=True), sys.exit(0)));"
+    "print('{\"event\":\"ready\"}', flush=True);"
+    "signal.pause()"
+)
+
+
+def test_what_is_tied_ends_where_the_demo_is_killed(tmp_path: Path) -> None:
+    """Else relays and workers would go on for ever, and nobody would know of them."""
+    log = tmp_path / "work-stock.log"
+    with subprocess.Popen([sys.executable, "-c", DEMO, str(tmp_path), TOLD]) as demo:
+        try:
+            until(lambda: log.exists() and "ready" in log.read_text())
+        finally:
+            demo.kill()
+    until(lambda: "told" in log.read_text())
 
 
 class Always(random.Random):

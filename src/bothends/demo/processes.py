@@ -7,6 +7,7 @@ one of its children: a supervisor restarts its children by itself; a killed supe
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Fleet", "Killed", "Process", "children_of"]
+__all__ = ["Fleet", "Killed", "Process", "children_of", "end_with_us"]
 
 STOP_S = 30.0
 OUTCOMES = ("processed", "duplicate", "conflict", "parked", "dead", "ignored")
@@ -28,6 +29,14 @@ RESTARTS_MAX = 20
 """Deaths in a row, of a process that nobody killed, after which the run gives up."""
 _LOG_TAIL = 64 * 1024
 _LOOK_S = 0.02
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def end_with_us() -> None:
+    """In a new process, before its program begins: SIGTERM as soon as the thread that started it has ended, however (Linux)."""
+    with contextlib.suppress(AttributeError):
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def children_of(pid: int) -> list[int]:
@@ -64,6 +73,8 @@ class Process:
     own_session: bool = False
     """As a service manager or a container starts it: with a share of the processor of its own (Linux shares it out by
     sessions). A terminal's signals do not reach it."""
+    tied: bool = False
+    """Whether it ends with the thread that starts it, also where that is killed."""
     wanted: bool = False
     restarts: int = 0
     started: int = 0
@@ -76,7 +87,7 @@ class Process:
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(
                 self.command, env=dict(self.environ), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=self.own_session,
+                start_new_session=self.own_session, preexec_fn=end_with_us if self.tied else None,
             )
 
     def begin_stop(self) -> None:

@@ -17,7 +17,7 @@ from bothends.demo.export import write_export
 from bothends.demo.faults import Kind, plan
 from bothends.demo.gateway import read_charges
 from bothends.demo.orders import InvalidOrders, Order
-from bothends.demo.processes import Fleet
+from bothends.demo.processes import Fleet, end_with_us
 from bothends.demo.producer import Share, Source
 from bothends.demo.proxies import Address, Proxies
 from bothends.demo.report import Report
@@ -135,6 +135,8 @@ class _Run:
         for service in ("inventory", "payments", "analytics"):
             command = ["bothends", "work", APP, "--service", service]
             self._fleet.add(f"work-{service}", command, environ, self._world.folder)
+        for process in self._fleet.processes.values():
+            process.tied = True
         self._environ = environ
         self._counting = {service: self._world.connect(service) for service in names.SERVICES}
 
@@ -194,6 +196,7 @@ class _Run:
                 self._producers.append(subprocess.Popen(
                     [sys.executable, "-m", "bothends.demo.producer", share.to_json()],
                     env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    preexec_fn=end_with_us,
                 ))
 
     def _wait(self, tormentor: Tormentor) -> bool:
