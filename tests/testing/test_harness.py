@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from bothends import ConfigError, Context, InvalidEvent, Permanent, Retry, RetryAfter, Service
+from bothends.errors import StoreUnavailable
 from bothends.testing import Harness
 from tests.testing import shops
 from tests.testing.shops import OrderPlaced, Shop, StockUpdated
@@ -373,3 +374,28 @@ def test_what_would_be_a_message_becomes_a_row_and_ids_are_refused_as_ever(
             place(h, shop, OrderPlaced("3"), id="mine")
         with pytest.raises(InvalidEvent, match="relay_source"):
             place(h, shop, OrderPlaced("3"), delay=timedelta(hours=1))
+
+
+def test_a_service_is_known_by_its_name_too(tmp_path: Path) -> None:
+    orders, billing = Service("orders"), Service("billing")
+    with Harness(orders, billing, database={name: f"sqlite:///{tmp_path}/{name}.db" for name in ("orders", "billing")}) as h:
+        assert h.connection("billing") is h.connection(billing)
+        assert h.connection("billing") is not h.connection("orders")
+        with h.session("orders") as session:
+            assert session.scalar(text("select count(*) from bothends_outbox")) == 0
+        with pytest.raises(ConfigError, match=r"no service 'mail', only orders, billing"):
+            h.session("mail")
+        with pytest.raises(TypeError, match=r"give the Service, or its name"):
+            h.session(orders.consumer("stock"))  # type: ignore[arg-type]
+
+
+def test_a_lock_on_the_schema_is_said_as_what_it_is() -> None:
+    """It is no matter of folders."""
+    billing = Service("billing")
+    with Harness(billing) as h:
+        with h.session(billing) as session:
+            session.execute(text("create table mine (id int)"))
+            with pytest.raises(StoreUnavailable, match=r"locked: main; commit or close the session") as caught:
+                h.connection(billing)
+            assert "folder" not in str(caught.value)
+        assert h.connection(billing).execute("select 1").fetchone() == (1,)

@@ -88,12 +88,12 @@ class Harness:
         """Dead letters that are open, oldest first in each database."""
         return self._stage.dead()
 
-    def session(self, service: Service | None = None) -> Session:
-        """A new SQLAlchemy session on the database of ``service``, which may be left out where there is only one
-        database. Closed at the end; commit it before ``settle``."""
+    def session(self, service: Service | str | None = None) -> Session:
+        """A new SQLAlchemy session on the database of ``service``, given itself or by name; it may be left out where
+        there is only one database. Closed at the end; commit it before ``settle``."""
         return self._stage.database_of(service).session()
 
-    def connection(self, service: Service | None = None) -> Any:
+    def connection(self, service: Service | str | None = None) -> Any:
         """The driver's connection of the test itself (``sqlite3`` or psycopg), in autocommit; for the rest as
         ``session``."""
         return self._stage.database_of(service).connection

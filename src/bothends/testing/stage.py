@@ -184,9 +184,16 @@ class Stage:
 
     # Looking
 
-    def database_of(self, service: Service | None) -> Database:
-        """The database of ``service``, which may be None where there is only one."""
+    def database_of(self, service: Service | str | None) -> Database:
+        """The database of ``service`` (or of that name), which may be None where there is only one."""
+        if isinstance(service, str):
+            named = {one.name: one for one in self.services}
+            if service not in named:
+                raise ConfigError(f"this harness has no service {service!r}, only {', '.join(named)}")
+            service = named[service]
         if service is not None:
+            if not isinstance(service, Service):
+                raise TypeError(f"give the Service, or its name, not {service!r}")
             if service not in self.services:
                 raise ConfigError(f"service {service.name} is not in this harness")
             return self.databases[(self._urls[service.name], service.schema)]

@@ -159,7 +159,7 @@ def connect(url: str, *, factory: type[sqlite3.Connection] = sqlite3.Connection)
             driver.close()
             raise
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"SQLite cannot open {uri}: {error}; is the folder there and writable?") from error
+        raise _unavailable(uri, error) from error
     return SqliteConnection(driver)
 
 
@@ -183,5 +183,13 @@ async def connect_async(url: str, *, factory: type[sqlite3.Connection] = sqlite3
             await driver.close()  # its thread would keep the process alive
             raise
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"SQLite cannot open {uri}: {error}; is the folder there and writable?") from error
+        raise _unavailable(uri, error) from error
     return SqliteAsyncConnection(driver)
+
+
+def _unavailable(uri: str, error: sqlite3.Error) -> StoreUnavailable:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    hint = "is the folder there and writable?"
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        hint = "commit or close the session or connection that has a transaction open there first"
+    return StoreUnavailable(f"SQLite cannot open {uri}: {error}; {hint}")
