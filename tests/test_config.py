@@ -172,6 +172,21 @@ def test_only_postgresql_has_a_log_to_read(source: str) -> None:
         need_source(on_sqlite)
 
 
+@pytest.mark.parametrize(("flag", "refused"), [("wal", True), ("poll", True), ("auto", True), ("message", False)])
+def test_a_relay_is_not_told_past_the_setting_that_producers_go_by(
+    flag: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they add would be in no table, and nobody would read it."""
+    told = settings(database="postgres://h/d", flags={"relay_source": flag})
+    assert need_source(told) == flag
+    monkeypatch.setenv("BOTHENDS_RELAY_SOURCE", "message")
+    if refused:
+        with pytest.raises(ConfigError, match=f"--source is {flag}, but relay_source is message.*Leave --source out"):
+            need_source(told)
+    else:
+        assert need_source(told) == "message"
+
+
 def test_a_missing_url_says_how_to_give_it() -> None:
     with pytest.raises(ConfigError, match="BOTHENDS_ORDER_DESK_DATABASE_URL or BOTHENDS_DATABASE_URL"):
         need_database(settings("order-desk"))

@@ -203,9 +203,17 @@ def need_broker(settings: Settings) -> str:
     return _need(settings, settings.broker_url, "broker_url", "kafka://localhost:9092")
 
 
-def need_source(settings: Settings) -> Source:
-    """Where relays of this service's outbox read. ConfigError where its database has no log that they could."""
+def need_source(settings: Settings, in_code: str | None = None) -> Source:
+    """Where relays of this service's outbox read. ConfigError where its database has no log that they could, and where a
+    flag says otherwise than the setting by which producers leave the table out."""
     source = cast("Source", settings.relay_source)
+    flag = DECLARED["relay_source"].option
+    told = source != "message" and settings.origins.get("relay_source") == flag
+    if told and relay_source(settings.service, in_code) == "message":
+        raise ConfigError(
+            f"service {settings.service}: {flag} is {source}, but relay_source is message: what its producers add is in no "
+            f"table, and nobody would read it. Leave {flag} out, or change the setting, for producers first"
+        )
     if need_database(settings).startswith("postgresql://"):
         return source
     if source in ("wal", "message"):

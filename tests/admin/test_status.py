@@ -124,10 +124,12 @@ SLOT = {"slot": "be_orders", "carries": "rows", "position": "0/0", "active": Fal
 
 
 @pytest.mark.parametrize(("slot", "wants", "says"), [
-    (SLOT, "wal", ""), (SLOT, "auto", ""), (SLOT, "", "slot be_orders holds back 3.2 GB of the write-ahead log"),
-    (SLOT, "poll", "no live relay reads rows from the log, and slot be_orders holds back 3.2 GB of it"),
-    (SLOT, "message", "no live relay reads rows from the log"), (SLOT | {"carries": "messages"}, "message", ""),
-    (SLOT | {"carries": "messages"}, "poll", "no live relay reads messages from the log"),
+    (SLOT, "wal", ""), (SLOT, "", "slot be_orders holds back 3.2 GB of the write-ahead log"),
+    (SLOT, "poll", "no live relay reads slot be_orders, which has rows and holds back 3.2 GB of the log"),
+    (SLOT, "auto", "no live relay reads slot be_orders, which has rows"),  # it reads, but a slot of its own
+    (SLOT, "message", "no live relay reads slot be_orders, which has rows"), (SLOT | {"carries": "messages"}, "message", ""),
+    (SLOT | {"carries": "messages"}, "wal", "no live relay reads slot be_orders, which has messages"),
+    (SLOT | {"carries": "messages", "retained_bytes": 10}, "poll", "which has messages and holds back 0 kB"),
     (SLOT | {"retained_bytes": 1_000_000}, "poll", ""),
     (SLOT | {"retained_bytes": 1_000_000}, "", ""), (SLOT | {"wal_status": "missing", "retained_bytes": None}, "", ""),
     (SLOT | {"wal_status": "unreserved"}, "wal", "slot be_orders is unreserved"),

@@ -49,7 +49,7 @@ def test_slots_are_said_with_what_they_hold_back(
         db.execute("update bothends.relay_log set slot = %s where not messages", [slot])
         said = bothends("status")
         db.execute("select pg_drop_replication_slot(%s)", [slot])
-    assert re.search(f"  slot {slot} for rows: reserved, holds back \\d+ kB of the log\n", said)
+    assert re.search(f"  slot {slot} for rows: reserved, holds back \\d+ kB of the log, nobody reads it\n", said)
 
 
 def test_a_consumer_with_parked_messages_is_not_drained(bothends: Cli, shelf: Shelf) -> None:

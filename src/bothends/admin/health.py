@@ -72,20 +72,19 @@ def _slot(name: str, slot: Mapping[str, Any], wants: Sequence[str]) -> list[Find
             name, f"slot {which} is {slot['wal_status']}: it held back more than max_slot_wal_keep_size"
             + (", and the messages that were not read are gone" if gone else ""),
             "see that a relay is alive: it makes a new slot, and what is in the table it finds there")]
-    if retained < RETAINED_BYTES:
-        return []
-    if not wants:
-        return [Finding(
-            name, f"no relay is alive, and slot {which} holds back {size(retained)} of the write-ahead log",
-            f"start `bothends relay`; if none is to run any more: select pg_drop_replication_slot('{which}')")]
     messages = slot["carries"] == "messages"
-    if not set(wants) & ({"message"} if messages else {"auto", "wal"}):
-        what = "messages" if messages else "rows"
-        goes = ("read them first, with relay_source = message" if messages
+    drop = f"select pg_drop_replication_slot('{which}')" + (" (what was not read is lost then)" if messages else "")
+    if not wants:
+        return [] if retained < RETAINED_BYTES else [Finding(
+            name, f"no relay is alive, and slot {which} holds back {size(retained)} of the write-ahead log",
+            f"start `bothends relay`; if none is to run any more: {drop}")]
+    # What is in a slot of messages is in no table: with nobody to read it, it counts however little it is.
+    if ("message" if messages else "wal") not in wants and (messages or retained >= RETAINED_BYTES):
+        goes = ("start a relay with relay_source = message; what is added as a message waits until then" if messages
                 else "the table has everything, and relays drop it when it holds back more than wal_budget_mb")
         return [Finding(
-            name, f"no live relay reads {what} from the log, and slot {which} holds back {size(retained)} of it",
-            f"{goes}; if none is to read it any more: select pg_drop_replication_slot('{which}')")]
+            name, f"no live relay reads slot {which}, which has {slot['carries']} and holds back {size(retained)} of the log",
+            f"{goes}; if none is to read it any more: {drop}")]
     return []
 
 

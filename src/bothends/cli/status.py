@@ -66,7 +66,8 @@ def _say_sources(outbox: dict[str, Any]) -> None:
             say(f"  {amount(count, f'relay {what}', f'relays {several}')}" + (f": {reason}" if reason else ""))
     for slot in outbox["slots"]:
         held = "" if slot["retained_bytes"] is None else f", holds back {size(slot['retained_bytes'])} of the log"
-        say(f"  slot {slot['slot']} for {slot['carries']}: {slot['wal_status']}{held}")
+        read = "" if slot["active"] or slot["wal_status"] == "missing" else ", nobody reads it"
+        say(f"  slot {slot['slot']} for {slot['carries']}: {slot['wal_status']}{held}{read}")
 
 
 def _drained(numbers: dict[str, Any], kept: int) -> str:

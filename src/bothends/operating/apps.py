@@ -66,7 +66,7 @@ class App:
             if any(one.publish != services[0].publish for one in services):
                 names = ", ".join(one.name for one in services)
                 raise ConfigError(f"the services {names} share one outbox but differ in publish=; give them one policy")
-            sources = {need_source(self.settings[one.name]) for one in services}
+            sources = {need_source(self.settings[one.name], one.relay_source) for one in services}
             if len(sources) > 1:
                 names = ", ".join(one.name for one in services)
                 raise ConfigError(

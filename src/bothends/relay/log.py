@@ -146,6 +146,8 @@ class Log:
             self.reason = "another relay reads the log" if self.standby else "the relay that reads the log polls"
             self._watch_budget(now, reader.slot)
         else:
+            if not self._keeps:
+                self._shown = reader.slot  # what wal has left may have gone
             self._watch_budget(now, self._slot)
             if self.streaming and self._reading is not None:
                 self._guard(now, self._reading.tell)

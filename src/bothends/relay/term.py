@@ -69,7 +69,7 @@ class Term:
 
             self._log = Log(self.me, store_relay, self._run, replicate, settings, self._pipeline, observe)
         self._leftover: Leftover | None = None
-        if store_relay.has_log and settings.source in ("poll", "message"):
+        if store_relay.has_log and settings.source != "wal":
             from bothends.relay.budget import Leftover
 
             self._leftover = Leftover(store_relay, self._run, settings.wal_budget_mb)

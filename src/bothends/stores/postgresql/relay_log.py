@@ -90,19 +90,20 @@ class LogSteps:
         yield Sql(f"update {self._s}.relay_log set relay = null where relay = :me", {"me": me}, rows=False)
 
     def unwanted(self) -> Steps[tuple[str, int]]:
-        """The slot of rows on record, and the bytes of log that it keeps, if no live relay was told to read rows from the log;
-        else ("", 0). The record may be a copy, made with its database: then the slot is another one's."""
+        """The slot of rows on record, which is one of ``wal``, and the bytes of log that it keeps, if no live relay wants it
+        (``auto`` has its own); else ("", 0). The record may be a copy, made with its database: then the slot is not its own."""
         found = yield Sql(
             "select l.slot, (select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), s.restart_lsn)::bigint from "
             "pg_replication_slots s where s.slot_name = l.slot and s.database = current_database()) "
             f"from {self._s}.relay_log l where not l.messages and l.slot <> '' and not pg_is_in_recovery() and not exists ("
-            f"select from {self._s}.relays where wants in ('auto', 'wal') and lease_until > clock_timestamp())")
+            f"select from {self._s}.relays where wants = 'wal' and lease_until > clock_timestamp())")
         return (str(found.rows[0][0]), int(found.rows[0][1] or 0)) if found.rows else ("", 0)
 
     def forget(self, slot: str) -> Steps[None]:
-        """Takes a slot that was dropped from the record, unless somebody reads by now."""
+        """Takes a slot that was dropped from the record, unless somebody has made it again by now."""
         yield Sql(
-            f"update {self._s}.relay_log set ready = false, slot = '' where slot = :slot and relay is null", {"slot": slot},
+            f"update {self._s}.relay_log set ready = ready and relay is not null, slot = '' where slot = :slot and not exists ("
+            f"select from {self._s}.relays where wants = 'wal' and lease_until > clock_timestamp())", {"slot": slot},
             rows=False)
 
     def store(
