@@ -1,12 +1,14 @@
 """Every Python and shell block of README and docs runs, in the order in which a reader meets it."""
 
+import sqlite3
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks, pages
+from tests.docs.pages import ROOT, Block, blocks, pages
 from tests.docs.running import Reader
 
 pytestmark = pytest.mark.timeout(300)  # dozens of commands, one after the other
@@ -64,6 +66,19 @@ def test_the_page_is_true_on_servers(
         tmp_path, replace=replace, hide=[topic_prefix, group_prefix], environment={"BOTHENDS_GROUP_PREFIX": group_prefix},
     ) as reader:
         reader.read(blocks(page))
+
+
+def test_the_example_of_the_readme_can_be_run_again(tmp_path: Path) -> None:
+    """A newcomer does, and each run places an order of its own."""
+    page = ROOT / "README.md"
+    [example] = [block for block in blocks(page) if block.file == "shop.py"]
+    again = [Block(_id(page), 0, "sh", command, example.section) for command in (
+        "bothends schema apply shop", "python shop.py", "python shop.py")]
+    with Reader(tmp_path) as reader:
+        reader.read([example, *again])
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as db:
+        assert db.execute("select id from orders").fetchall() == [(1,), (2,)]
+        assert db.execute("select key from bothends_outbox order by seq").fetchall() == [(b"1",), (b"2",)]
 
 
 @pytest.mark.parametrize(("page", "test"), ELSEWHERE.items())

@@ -19,7 +19,8 @@ Name = Annotated[str, typer.Argument(metavar="CONSUMER", help="service.consumer"
 
 @app.command("list")
 def list_(app_: AppOption = None, service: ServiceOption = None, json: Json = False) -> None:
-    """Consumers that have run: topics, first start, owner, and whether they are paused."""
+    """Consumers that have run: topics, first start, owner, whether they are paused, and about how many messages they have
+    processed: workers add to that each second, and what one had not added when it was killed is missing."""
     rows: list[dict[str, Any]] = []
     with desk(app_) as found:
         names = [one.name for one in found.app.services if service in (None, one.name)]
