@@ -124,6 +124,30 @@ def test_dead_letters_listed_shown_and_grouped(bothends: Cli, shelf: Shelf) -> N
     assert "do: " in bothends.err or "dead list" in bothends.err
 
 
+def test_a_dead_letter_is_shown_whichever_database_has_it(
+    bothends: Cli, shelf: Shelf, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (project / "shop.py").open("a") as file:
+        file.write('\norders = Service("orders")\n')
+    monkeypatch.setenv("BOTHENDS_ORDERS_DATABASE_URL", "sqlite:///orders.db")
+    bothends("schema", "apply")
+    connection = open_store("sqlite:///orders.db").connect()
+    other = Shelf(open_store("sqlite:///orders.db"), connection)
+    both = other.letter("o1")
+    assert shelf.letter("m1") == both
+    only = other.letter("o2")
+    assert bothends.json("dead", "show", str(only))["message_id"] == "o2"
+    assert bothends.json("dead", "show", str(both), "--service", "orders")["message_id"] == "o1"
+    bothends("dead", "show", str(both), status=2)
+    assert bothends.err == (
+        f"error: 2 databases have a dead letter {both}\n  do: add --service (inventory, orders)\n"), bothends.err
+    bothends("dead", "show", "99", status=2)
+    assert "there is no dead letter 99" in bothends.err
+    bothends("dead", "discard", str(only), *CHANGE, status=2)  # a change is never a guess
+    assert other.letter_state(only) == "open"
+    connection.close()
+
+
 def test_a_consumer_that_never_ran_has_nothing_to_list(bothends: Cli, shelf: Shelf) -> None:
     assert shelf.sql("select 1 from {s}.consumers") == []
     assert bothends.json("dead", "list", "--consumer", "inventory.stock") == []

@@ -15,11 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from bothends.admin import outbox
+from bothends.admin.acts import NotThere
 from bothends.admin.dead import LIST_MAX, Filter, body_of, discard, edit, groups, letters, show
 from bothends.admin.redrive import redrive
 from bothends.cli import redriving
 from bothends.cli.desk import AppOption, By, Database, Desk, Json, Reason, ServiceOption, Yes, act, desk, has_run
 from bothends.cli.output import WrongUse, as_json, ask, duration, fields, say, table
+from bothends.errors import ConfigError
 
 __all__ = ["app"]
 
@@ -95,8 +97,7 @@ def show_(
 ) -> None:
     """Everything about one: bytes, headers, attempts, effects, acts."""
     with desk(app_) as found:
-        database, _ = _place(found, consumer, service, "the number of a dead letter")
-        shown = database.ask(show(database.store.admin, id_))
+        shown = _shown([database for database, _ in _places(found, consumer, service)], id_)
     if json:
         as_json(shown)
         return
@@ -107,6 +108,22 @@ def show_(
             for entry in shown[name]:
                 say("  " + ("  ".join(map(str, entry)) if isinstance(entry, list) else
                             "  ".join(f"{k}={v}" for k, v in entry.items() if v not in (None, ""))))
+
+
+def _shown(databases: list[Database], id_: int) -> dict[str, Any]:
+    """The letter of that number, whichever database has it. ConfigError where several do."""
+    shown: dict[str, dict[str, Any]] = {}
+    missing: NotThere | None = None
+    for database in databases:
+        try:
+            shown[database.name] = database.ask(show(database.store.admin, id_))
+        except NotThere as error:
+            missing = error
+    if not shown and missing is not None:
+        raise missing
+    if len(shown) > 1:
+        raise ConfigError(f"{len(shown)} databases have a dead letter {id_}; add --service ({', '.join(shown)})")
+    return next(iter(shown.values()))
 
 
 @app.command("redrive")
