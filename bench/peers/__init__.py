@@ -13,10 +13,10 @@ from bench.peers.namastack import Namastack
 from bench.peers.omni_box import OmniBox
 from bench.peers.ours import SOURCES, Ours
 from bench.peers.pactix import Pactix
-from bench.peers.peer import BODY_BYTES, Peer, Unavailable
+from bench.peers.peer import BODY_BYTES, TRANSACTION, Peer, Unavailable
 from bench.peers.records import PARTITIONS
 from bench.peers.references import OneByOne, Raw
-from bench.peers.rounds import TRANSACTION, WARM, Sizes, one_round
+from bench.peers.rounds import WARM, Sizes, one_round
 from bench.peers.walbox import Walbox
 
 __all__ = ["ALL", "measure"]

@@ -14,7 +14,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from bench.children import ROOT
-from bench.peers.peer import BODY, KEY, Peer, Site, Unavailable, body
+from bench.peers.peer import BODY, KEY, TRANSACTION, Peer, Site, Unavailable, body
 from bench.peers.processes import group
 from bench.shop import HEADERS
 from bothends.codecs.cloudevents import pack_headers
@@ -66,32 +66,33 @@ class Ours(Peer):
                 pause.wait(_LOOK_S)
 
     def ready(self, connection: psycopg.Connection[Any], first: int, last: int) -> None:
-        """Messages are packed before: rows are made by the server too, as those of every other peer."""
+        """Messages are packed before, as ``add_many`` packs those of one transaction: rows are made by the server too, as
+        those of every other peer."""
         if self.source == "message":
             with connection.cursor().copy("copy contents from stdin (format binary)") as copying:
                 copying.set_types(["int8", "bytea"])
-                for n in range(first, last + 1):
-                    copying.write_row((n, self._message(n)))
+                for n in range(first, last + 1, TRANSACTION):
+                    copying.write_row((n, self._message(n, min(n + TRANSACTION - 1, last))))
             connection.execute("analyze contents")
 
     def write(self, connection: psycopg.Connection[Any], first: int, last: int) -> None:
+        emit = f"select pg_logical_emit_message(true, '{prefix('bothends')}', "
         if self.source != "message":
             super().write(connection, first, last)
-            return
-        emit = f"select count(pg_logical_emit_message(true, '{prefix('bothends')}', content)) from "
-        if first == last:
-            connection.execute(f"{emit} (values (%s::bytea)) as one (content)".encode(), [self._message(first)])
+        elif first == last:
+            connection.execute(f"{emit}%s::bytea)".encode(), [self._message(first, last)])
         else:
-            ordered = "(select content from contents where number between %s and %s order by number) as ready"
-            connection.execute((emit + ordered).encode(), [first, last])
+            connection.execute(f"{emit}content) from contents where number = %s".encode(), [first])
 
-    def _message(self, number: int) -> bytes:
-        """The event that ``insert`` would write."""
-        return pack(Draft(
-            f"0193a5c0-7b1e-7c3e-9d4f-{number:012x}", "orders", "order.created", self._topic,
-            f"customer-{number % 1000}".encode(), body(number), "application/json", _TIME, 1, {}, HEADERS, None,
-            None, False, False,
-        ))
+    def _message(self, first: int, last: int) -> bytes:
+        """The events that ``insert`` would write."""
+        return pack([
+            Draft(
+                f"0193a5c0-7b1e-7c3e-9d4f-{number:012x}", "orders", "order.created", self._topic,
+                f"customer-{number % 1000}".encode(), body(number), "application/json", _TIME, 1, {}, HEADERS, None,
+                None, False, False)
+            for number in range(first, last + 1)
+        ])
 
     def command(self, site: Site) -> Sequence[str | Path]:
         return [sys.executable, "-m", "bench.child", json.dumps({

@@ -11,10 +11,14 @@ from typing import Any, LiteralString
 
 import psycopg
 
-__all__ = ["BODY", "BODY_BYTES", "HEADERS_JSON", "KEY", "NUMBER", "PROGRAMS", "Peer", "Site", "Unavailable", "body"]
+__all__ = [
+    "BODY", "BODY_BYTES", "HEADERS_JSON", "KEY", "NUMBER", "PROGRAMS", "TRANSACTION", "Peer", "Site", "Unavailable", "body",
+]
 
 PROGRAMS = Path(__file__).parent / "programs"
 BODY_BYTES = 200
+TRANSACTION = 100
+"""Events that are written together, where they are written flat out."""
 NUMBER = rb'n\\*" ?: ?\\*"(\d{10})'
 """Finds an event's number in what the peer made of its body: some wrap it, some write it as jsonb does."""
 _NOTE = random.Random(13).randbytes(86).hex()

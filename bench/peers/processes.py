@@ -6,6 +6,8 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +79,9 @@ class Group:
                 self.process.wait(_STOP_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        deadline, pause = time.monotonic() + _STOP_S, threading.Event()
+        while any(fields[0] not in "ZX" for _, fields in self._members()) and time.monotonic() < deadline:
+            pause.wait(0.01)  # nobody can wait for the children of another process
 
 
 @contextmanager

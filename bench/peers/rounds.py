@@ -17,14 +17,12 @@ import psycopg
 from bench import places
 from bench.children import ROOT, child, until
 from bench.figures import percentile
-from bench.peers.peer import Peer, Site, Unavailable
+from bench.peers.peer import TRANSACTION, Peer, Site, Unavailable
 from bench.peers.processes import Group, Servers, group
 from bench.peers.records import PARTITIONS, Arrived, Records, records
 
 __all__ = ["Sizes", "one_round"]
 
-TRANSACTION = 100
-"""Rows that are written together, where rows are written flat out."""
 PRODUCERS = 4
 WARM = 20
 """Events by which a relay is seen to run."""

@@ -296,6 +296,6 @@ def test_ours_writes_the_same_event_as_a_row_and_as_a_message(tmp_path: Path) ->
             "'publication_names', 'peers', 'messages', 'true')").fetchall()
         connection.execute("select pg_drop_replication_slot(current_database())")
     assert row is not None
-    id, source, type, topic, key, content, content_type, time, dataversion, _, headers = unpack(message._message(42))
+    id, source, type, topic, key, content, content_type, time, dataversion, _, headers = unpack(message._message(42, 42))[0]
     assert row == (id.decode(), source, type, topic, key, content, content_type, time.decode(), dataversion, headers)
-    assert any(b"bothends.bothends\0" in data and message._message(42) in data for (data,) in log)
+    assert any(b"bothends.bothends\0" in data and message._message(42, 42) in data for (data,) in log)

@@ -41,7 +41,7 @@ def emit(rig: Rig, topic: str, key: bytes | None, body: bytes | None, **columns:
         "content_type": "application/json", "time": "2026-01-01T00:00:00.000000Z", "version": 1, "attributes": {},
         "headers": [], "deliver_at": None, "delay_s": None, "strict": False, "given_id": False,
     }
-    content = pack(Draft(**values | columns))
+    content = pack([Draft(**values | columns)])
     return Sql("select pg_logical_emit_message(true, :prefix, :content)", {"prefix": prefix("bothends"), "content": content})
 
 

@@ -32,7 +32,7 @@ class Log:
             if bytes(data[:1]) == b"M":  # kind, flags, position, prefix, length
                 name, rest = bytes(data[10:]).split(b"\0", 1)
                 assert (data[1], name) == (1, self._prefix)
-                rows.append(unpack(rest[4:]))
+                rows += unpack(rest[4:])
         return rows
 
     @property

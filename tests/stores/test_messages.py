@@ -71,7 +71,7 @@ drafts = st.builds(
 
 @given(drafts)
 def test_every_event_comes_back(made: Draft) -> None:
-    row = unpack(pack(made))
+    (row,) = unpack(pack([made]))
     id, source, type, topic, key, body, content_type, time, version, attributes, headers = row
     assert (id.decode(), source, type, topic, key, body, content_type, time.decode(), version) == (
         made.id, made.source, made.type, made.topic, made.key, made.body, made.content_type, made.time, made.version)
@@ -98,13 +98,25 @@ ROW: list[Any] = [b"id", "source", "type", "topic", None, None, None, b"time", 1
 ])
 def test_what_is_no_row_is_a_value_error(values: Any) -> None:
     with pytest.raises(ValueError):
-        unpack(msgspec.msgpack.encode(values))
+        unpack(msgspec.msgpack.encode([ROW, values]))
 
 
 def test_a_row_may_have_nothing_that_is_optional() -> None:
-    assert unpack(msgspec.msgpack.encode(ROW)) == tuple(ROW)
+    assert unpack(msgspec.msgpack.encode([ROW])) == [tuple(ROW)]
+    for content in ([], ROW, {}, None):
+        with pytest.raises(ValueError):
+            unpack(msgspec.msgpack.encode(content))
     with pytest.raises(ValueError):
-        unpack(msgspec.msgpack.encode(ROW) + b"\0")
+        unpack(msgspec.msgpack.encode([ROW]) + b"\0")
+
+
+@pytest.mark.parametrize("count", [1, 11, 15, 16, 256, 65_536])
+def test_any_number_of_events_share_a_message(count: int) -> None:
+    """The array's own length has zeros in it from 16 on."""
+    rows = [[b"%d" % n, *ROW[1:]] for n in range(count)]
+    assert [row[0] for row in unpack(msgspec.msgpack.encode(rows))] == [row[0] for row in rows]
+    with pytest.raises(ValueError):
+        unpack(msgspec.msgpack.encode([*rows, [b"\0", *ROW[1:]]]))
 
 
 # Through every handle ---------------------------------------------------------------------------------------------

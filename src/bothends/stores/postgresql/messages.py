@@ -1,7 +1,7 @@
 """Messages: events that go into the write-ahead log and nowhere else (``relay_source`` is ``message``) [R8].
 
-What is in one is a MessagePack array, in the order and with the types of a row that a store hands to a relay. Relays read
-them in ``relay``.
+What is in one is a MessagePack array of events, each an array in the order and with the types of a row that a store hands to
+a relay. What ``add_many`` is given shares messages: one is read as fast as one event, and has hundreds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bothends.codecs.cloudevents import pack_attributes, pack_headers
 from bothends.drafts import LIMITS, Draft
 from bothends.errors import InvalidEvent
 from bothends.events import VERSION_MAX
-from bothends.stores.postgresql.outbox import ROWS_MAX, lock_keys
+from bothends.stores.postgresql.outbox import lock_keys, statements
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
@@ -33,7 +33,9 @@ Content = tuple[
 be fits into no index: a message that somebody else wrote could never be held."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Content).decode
+_decode = msgspec.msgpack.Decoder(list[Content]).decode
+_HEAD = 3
+"""Bytes of an array's length, at most: there may be zeros in it."""
 _TEXTS: tuple[Literal[1, 2, 3, 6, 9], ...] = (1, 2, 3, 6, 9)
 
 
@@ -42,24 +44,31 @@ def prefix(schema: str) -> str:
     return f"bothends.{schema}"
 
 
-def pack(draft: Draft) -> bytes:
-    """What the message of one event holds."""
-    return _encode((
-        draft.id.encode(), draft.source, draft.type, draft.topic, draft.key, draft.body, draft.content_type,
-        draft.time.encode(), draft.version, pack_attributes(draft.attributes), pack_headers(draft.headers),
-    ))
+def pack(drafts: Sequence[Draft]) -> bytes:
+    """What the message of some events holds, in their order."""
+    return _encode([
+        (
+            draft.id.encode(), draft.source, draft.type, draft.topic, draft.key, draft.body, draft.content_type,
+            draft.time.encode(), draft.version, pack_attributes(draft.attributes), pack_headers(draft.headers),
+        )
+        for draft in drafts
+    ])
 
 
-def unpack(content: bytes) -> Content:
-    """The row that ``pack`` wrote. Raises ValueError for whatever a row of the outbox could not hold: somebody else wrote
+def unpack(content: bytes) -> list[Content]:
+    """The rows that ``pack`` wrote. Raises ValueError for whatever rows of the outbox could not hold: somebody else wrote
     it."""
-    row = _decode(content)
-    if 0 in content and (0 in row[0] or 0 in row[7] or any("\0" in (row[at] or "") for at in _TEXTS)):
-        raise ValueError("NUL in a text")
-    if not (row[0].isascii() and row[7].isascii()):
-        row[0].decode()
-        row[7].decode()
-    return row
+    rows = _decode(content)
+    if not rows:
+        raise ValueError("a message without an event")
+    zeros = content.find(0, _HEAD) >= 0
+    for row in rows:
+        if zeros and (0 in row[0] or 0 in row[7] or any("\0" in (row[at] or "") for at in _TEXTS)):
+            raise ValueError("NUL in a text")
+        if not (row[0].isascii() and row[7].isascii()):
+            row[0].decode()
+            row[7].decode()
+    return rows
 
 
 def check(draft: Draft) -> None:
@@ -83,17 +92,14 @@ class PostgresqlMessages:
 
     def __init__(self, schema: str) -> None:
         s = quoted_schema(schema)  # has no quote in it, so the prefix has none
-        head = f"pg_logical_emit_message(true, '{prefix(schema)}', "
-        self._emit = f"select {head}:content::bytea)"
-        # In the order of the array: the function is not safe for parallel plans.
-        self._emit_many = f"select count({head}content)) from unnest(:contents::bytea[]) as drafts (content)"
+        self._emit = f"select pg_logical_emit_message(true, '{prefix(schema)}', :content::bytea)"
         self._lock_keys = lock_keys(s)
 
     def plain(self, draft: Draft) -> Sql | None:
         """The one statement, whose result nobody waits for, that adds most events; None where more is needed. Raises
         InvalidEvent for what ``check`` refuses."""
         check(draft)
-        return None if draft.strict else Sql(self._emit, {"content": pack(draft)}, rows=False)
+        return None if draft.strict else Sql(self._emit, {"content": pack([draft])}, rows=False)
 
     def add(self, drafts: Sequence[Draft]) -> Steps[None]:
         """Writes the messages in their order, and waits for no result. They are in the log if the transaction commits, at
@@ -107,6 +113,5 @@ class PostgresqlMessages:
         if strict:
             keys: dict[str, Any] = {"topics": [draft.topic for draft in strict], "keys": [draft.key for draft in strict]}
             yield Sql(self._lock_keys, keys, rows=False)
-        for begin in range(0, len(drafts), ROWS_MAX):
-            yield Sql(
-                self._emit_many, {"contents": [pack(draft) for draft in drafts[begin:begin + ROWS_MAX]]}, rows=False)
+        for some in statements(drafts):
+            yield Sql(self._emit, {"content": pack(some)}, rows=False)

@@ -11,7 +11,7 @@ from bothends.errors import DuplicateEventId
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["ROWS_MAX", "PostgresqlOutbox", "lock_keys"]
+__all__ = ["PostgresqlOutbox", "lock_keys", "statements"]
 
 ROWS_MAX = 500
 """Rows of one statement."""
@@ -47,7 +47,8 @@ def lock_keys(s: str) -> str:
             order by topic, key) as sorted"""
 
 
-def _statements(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+def statements(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    """Those that go together: at most ROWS_MAX, and with the last of them at least BYTES_MAX bytes."""
     begin = size = 0
     for end, draft in enumerate(drafts, 1):
         size += len(draft.body or b"") + sum(len(name) + len(value) for name, value in draft.headers)
@@ -95,7 +96,7 @@ class PostgresqlOutbox:
         transaction stays usable). A second open transaction that adds the same id waits for the first to end.
         """
         if len(drafts) > 1 and not any(draft.given_id for draft in drafts):
-            for some in _statements(drafts):
+            for some in statements(drafts):
                 yield from self._add_many(some)
             return
         for draft in drafts:

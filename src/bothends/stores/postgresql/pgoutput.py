@@ -16,7 +16,8 @@ from bothends.stores.postgresql.messages import unpack
 __all__ = ["LogEnded", "LogPage", "PgOutput"]
 
 MESSAGE_SEQ = 1 << 62
-"""What is added to a message's place in the log to make its seq: no row has one so high."""
+"""What is added to a message's place in the log to make the seq of its first event: no row has one so high. A message is longer
+than it has events, so the next one's are beyond."""
 
 Covers = Callable[[int, int, bytes | None], bool]
 """Whether the cursor covers the row (seq, xid, key)."""
@@ -62,8 +63,8 @@ class PgOutput:
         """Whether the server asked for an answer."""
 
     def page(self, receive: Callable[[int], tuple[int, memoryview]], consume: Callable[[], None], limit: int) -> LogPage:
-        """Takes what has arrived, at most ``limit`` rows and PAGE_BYTES. Raises LogEnded, LogUnreadable, and what the driver
-        raises."""
+        """Takes what has arrived until there are ``limit`` rows or PAGE_BYTES; what a message has is not parted. Raises
+        LogEnded, LogUnreadable, and what the driver raises."""
         rows: list[Row] = []
         before = self.position
         cursor: Cursor | None = None
@@ -107,13 +108,13 @@ class PgOutput:
         return LogPage(rows, moved, cursor, flagged, len(rows) >= limit or size >= PAGE_BYTES)
 
     def _message(self, data: bytes, rows: list[Row]) -> Cursor | None:
-        """A marker's cursor; an event of ours becomes a row. Others' messages are theirs."""
+        """A marker's cursor; events of ours become rows. Others' messages are theirs."""
         place = _LONG(data, HEADER + 2)[0]
         begin = HEADER + 10
         if self._events is not None and data.startswith(self._events, begin):
             content = data[begin + len(self._events) + 4:]
             try:
-                rows.append((0, MESSAGE_SEQ + place, 0, *unpack(content), None))
+                rows += [(0, MESSAGE_SEQ + place + at, 0, *event, None) for at, event in enumerate(unpack(content))]
             except ValueError:  # anybody who may connect may write one
                 name = f"{place:X}".encode()
                 unknown = (name, "", "unreadable", "", None, content, None, b"", 1, None, None, None)
