@@ -58,7 +58,7 @@ class Ours(Peer):
         deadline, pause = time.monotonic() + _SLOT_S, threading.Event()
         with group(self.command(site), site.folder, self.environment(), ROOT) as running:
             while not connection.execute(
-                "select 1 from pg_replication_slots where database = current_database() and confirmed_flush_lsn is not null"
+                "select 1 from bothends.relay_log where position is not null"  # else the next one polls first
             ).fetchall():
                 running.check()
                 if time.monotonic() > deadline:
