@@ -16,15 +16,19 @@ SLOTS = "select count(*) from pg_replication_slots where database = current_data
 PUBLICATIONS = "select count(*) from pg_publication"
 
 
+def an_app(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, service: str) -> None:
+    """An application of one service in ``folder``, which commands find by ``name``."""
+    folder.joinpath(f"{name}.py").write_text(f"from bothends import Service\nshop = {service}\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+
+
 def test_commands_take_a_url_with_several_hosts(
     postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They show it without its password."""
     with fresh_database(postgresql_url) as url:
-        tmp_path.joinpath("several_app.py").write_text(
-            "from bothends import Service\nshop = Service('several', broker='embedded:///events.db')\n")
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.syspath_prepend(str(tmp_path))
+        an_app(tmp_path, monkeypatch, "several_app", "Service('several', broker='embedded:///events.db')")
         parts = urlsplit(url)
         place = f"{parts.hostname}:{parts.port}{parts.path}"
         monkeypatch.setenv("BOTHENDS_DATABASE_URL", f"postgresql://{parts.username}:secret@127.0.0.1:1,{place}")
@@ -54,10 +58,7 @@ def test_with_the_tables_go_slot_and_publication(
 ) -> None:
     """A relay is removed by the toolkit's own command; nothing keeps the log afterwards (conduit#165)."""
     with fresh_database(postgresql_url) as url:
-        tmp_path.joinpath("gone_app.py").write_text(
-            "from bothends import Service\nshop = Service('gone', relay_source='message')\n")
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.syspath_prepend(str(tmp_path))
+        an_app(tmp_path, monkeypatch, "gone_app", "Service('gone', relay_source='message')")
         monkeypatch.setenv("BOTHENDS_DATABASE_URL", url)
         assert cli.run(["schema", "apply", "gone_app"]) == 0
         with psycopg.connect(url, autocommit=True) as db:

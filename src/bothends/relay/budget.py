@@ -1,5 +1,5 @@
-"""What slots may hold back of the log, and the slot that nobody wants any more: relays that poll watch it, so that it cannot
-fill the disk. See ADR 13."""
+"""What slots may hold back of the log, and the slot that nobody wants any more: every relay but those of ``wal`` watches it, so
+that it cannot fill the disk. See ADR 13."""
 
 from __future__ import annotations
 
