@@ -65,6 +65,8 @@ class Pipeline:
         self.log_cursor: Cursor | None = None
         """A cursor that the stream has passed, to be stored."""
         self._held_steps = 0
+        self.fresh = False
+        """Whether records were handed over since a wait for reports."""
 
     def _run(self, steps: Steps[Any]) -> Any:
         return run(steps, self._executor)
@@ -157,6 +159,7 @@ class Pipeline:
             self._number += 1
             try:
                 publisher.send(self._number, records)
+                self.fresh = True
             except PublishError as error:
                 if error.reason == "full":
                     self._number -= 1
@@ -193,6 +196,7 @@ class Pipeline:
     def collect(self, timeout_s: float) -> bool:
         """Takes reports and settles what is done, in order. Whether anything was settled."""
         if self._publisher is not None:
+            self.fresh = self.fresh and not timeout_s
             self._note(self._publisher.poll(timeout_s))
             self.failure = self.failure or self._publisher.broken()
         if self.failure is not None:

@@ -169,6 +169,8 @@ class Term:
         """Waits for the first of: a report of the broker, the next look at the outbox, a ring, the next tick."""
         until = min(self._tick_at, self._tick_at if stopping else self._fetch_at)
         left = max(0.0, until - time.monotonic())
+        if self._pipeline.fresh and self._pipeline.collect(_GRAIN_S):
+            return
         if not stopping and self._pause_reading():
             return
         if self._pipeline.window or self._held.busy:

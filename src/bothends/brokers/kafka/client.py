@@ -30,7 +30,7 @@ PRODUCER: dict[str, Any] = {
 """Fixed, because the promises of ``ports.Publisher`` rest on them: a URL that sets one otherwise is refused."""
 
 PRODUCER_DEFAULTS: dict[str, Any] = {
-    "linger.ms": 0.5,
+    "linger.ms": 5,
     "queue.buffering.max.messages": 100_000,
     "queue.buffering.max.kbytes": _KBYTES_MAX,
     # How long a topic may be unknown to this client before its records are given back: the relay asks before it sends.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -23,6 +23,8 @@ from bothends.urls import mask
 __all__ = ["KafkaPublisher"]
 
 ROOM_TIMEOUT_S = 5.0
+PUSH_S, PUSH_MAX = 0.001, 256
+"""Seconds at most that a push takes, and with how many records on their way there is none."""
 _ABANDON_S = 2.0
 _NAMES_MAX = 10_000
 
@@ -59,6 +61,7 @@ class KafkaPublisher:
             raise refuse_settings(url, error) from error
         self._ended: list[BatchReport] = []
         self._pending = 0
+        self._lingers = False
         self._culprit: PublishError | None = None
         self._fatal: PublishError | None = None
         self._names: set[str] = set()
@@ -73,6 +76,7 @@ class KafkaPublisher:
             self._check_names(records)
         entry = _Batch(batch, records)
         self._pending += len(records)
+        self._lingers = True
         left = len(records)
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -173,6 +177,8 @@ class KafkaPublisher:
 
     def poll(self, timeout_s: float) -> list[BatchReport]:
         producer = self._client()
+        if timeout_s and self._lingers and self._pending <= PUSH_MAX:
+            self._push(producer)
         self._serve(producer, 0 if self._ended else timeout_s)
         return self._take()
 
@@ -186,10 +192,19 @@ class KafkaPublisher:
         ended, self._ended = self._ended, []
         return ended
 
+    def _push(self, producer: Producer) -> None:
+        """Nothing follows for now: what waits for company (linger.ms) goes out at once. Only with few records on their way:
+        where there are many, others follow soon, and batches that are full cost client and broker less."""
+        self._lingers = False
+        self._call_back(lambda: producer.flush(PUSH_S))
+
     def _serve(self, producer: Producer, timeout_s: float) -> None:
-        """Callbacks run in here. A fatal error of the client is raised by ``poll`` instead of being called back."""
+        self._call_back(lambda: producer.poll(timeout_s))
+
+    def _call_back(self, wait: Callable[[], object]) -> None:
+        """Callbacks run in here. A fatal error of the client is raised by what waits instead of being called back."""
         try:
-            producer.poll(timeout_s)
+            wait()
         except KafkaException as error:
             fatal = error_of(error)
             LOG.warning("%s: this publisher is at its end: %s", self._url, fatal.str())

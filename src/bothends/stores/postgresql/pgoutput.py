@@ -69,6 +69,7 @@ class PgOutput:
         before = self.position
         cursor: Cursor | None = None
         flagged, consumed, size = False, False, 0
+        decode, covers, append = self._row, self.covers, rows.append  # each look at self is one per event
         while len(rows) < limit and size < PAGE_BYTES:
             count, view = receive(1)
             if count <= 0:
@@ -80,17 +81,18 @@ class PgOutput:
                 consumed = True
                 continue
             consumed = False
-            data = bytes(view)
+            data = view.tobytes()
             if data[0] == _WAL:
                 kind = data[HEADER]
                 if kind == _INSERT:
                     size += count
-                    row = self._row(data) if self._row is not None else None
-                    if row is None or (self.covers is not None and self.covers(row[1], row[0], row[7])):
+                    row = decode(data) if decode is not None else None
+                    if row is None or (covers is not None and covers(row[1], row[0], row[7])):
                         continue
-                    if row[14] is not None and row[14] > _LONG(self._began, HEADER + 9)[0]:
+                    due = row[14]
+                    if due is not None and due > _LONG(self._began, HEADER + 9)[0]:
                         row, flagged = (*row[:2], DELAYED, *row[3:]), True
-                    rows.append(row)
+                    append(row)
                 elif kind == _BEGIN:
                     self._began = data
                 elif kind == _COMMIT:
@@ -98,9 +100,11 @@ class PgOutput:
                 elif kind == _MESSAGE:
                     size += count
                     cursor = self._message(data, rows) or cursor
+                    covers = self.covers
                     flagged = flagged or (bool(rows) and rows[-1][2] == UNREADABLE)
                 elif kind == _RELATION:
                     self._describe(data)
+                    decode = self._row
             elif data[0] == _KEEPALIVE:
                 self.reply = self.reply or data[17] == 1
                 self.position = max(self.position, _LONG(data, 1)[0])
