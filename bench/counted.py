@@ -128,7 +128,7 @@ def _pages(url: str, watching: psycopg.Connection[Any], turns: int) -> dict[str,
     executor = steps.executor(connection)
     me = run(steps.leases.register(
         name="bench", pid=0, host="bench", lease_s=600.0, former=None, now=0.0, boot=""), executor)
-    streams = run(steps.rows.fetch([Stream(EVERY_LANE, 0, "1:1:")], limit=10_000, blocked_lanes=0), executor).streams
+    streams = run(steps.rows.fetch([Stream(EVERY_LANE, 0, "1:1:")], limit=10_000), executor).streams
     used = 1_000_000
 
     def wait(rows: int) -> None:
@@ -138,13 +138,13 @@ def _pages(url: str, watching: psycopg.Connection[Any], turns: int) -> dict[str,
 
     def page() -> None:
         nonlocal streams
-        read = run(steps.rows.fetch(streams, limit=PAGE, blocked_lanes=0), executor)
+        read = run(steps.rows.fetch(streams, limit=PAGE), executor)
         streams = read.streams
         stream = streams[0]
         run(steps.rows.settle(me, [Segment(stream.lanes, stream.hwm, stream.snapshot, len(read.rows))], [], []), executor)
 
     try:
-        while run(steps.rows.fetch(streams, limit=PAGE, blocked_lanes=0), executor).rows:
+        while run(steps.rows.fetch(streams, limit=PAGE), executor).rows:
             page()
         return {
             "page_of_1": _cost(watching, connection.driver, turns, page, prepare=lambda: wait(1)),

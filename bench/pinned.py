@@ -171,7 +171,7 @@ def probe(url: str, noted: list[tuple[float, float]], over: threading.Event) -> 
     try:
         while not over.wait(PROBE_S):
             began = time.monotonic()
-            streams = run(steps.rows.fetch(streams, limit=2000, blocked_lanes=0), executor).streams
+            streams = run(steps.rows.fetch(streams, limit=2000), executor).streams
             noted.append((time.monotonic(), time.monotonic() - began))
     finally:
         connection.close()

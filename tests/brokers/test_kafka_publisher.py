@@ -11,6 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 from bothends.brokers.kafka import KafkaBroker
 from bothends.brokers.kafka.blame import publish_error
 from bothends.brokers.kafka.client import PRODUCER
+from bothends.brokers.kafka.publisher import PUSH_MAX
 from bothends.errors import Blame, PublishError
 from bothends.ports import Outgoing
 from bothends.testing.conformance.members import publish, reports_of, until
@@ -82,6 +83,20 @@ def test_a_rejection_leaves_no_holes(kafka: KafkaBroker, topic_prefix: str) -> N
                      if r.key == key and i not in failures[n]]
         assert set(confirmed) <= set(log[key]), "what is in no list was appended"
     kafka.delete_topic(topic)
+
+
+def test_who_waits_has_nothing_more_to_send(kafka_url: str, kafka: KafkaBroker, topic: str) -> None:
+    """Few records need not wait for company (linger.ms) once their sender waits for them; many do, in batches that are full."""
+    patient = KafkaBroker(f"{kafka_url}?linger.ms=600000")
+    few, many = patient.publisher("few"), patient.publisher("many")
+    few.send(0, [Outgoing(topic, b"k", b"v", [])])
+    assert few.poll(0) == [], "a look is no wait"
+    until(lambda: few.poll(0.1), "the broker has it")
+    many.send(0, [Outgoing(topic, b"k", b"v", [])] * (PUSH_MAX + 1))
+    assert many.poll(0.3) == []
+    assert len(many.close(10)) == 1
+    few.close(1)
+    patient.close()
 
 
 def test_alone_only_the_large_one_is_rejected(kafka: KafkaBroker, topic_prefix: str) -> None:

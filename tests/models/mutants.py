@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from bothends.errors import Blame
+from bothends.relay.blocked import Blocked
 from bothends.relay.held import Held
 from bothends.relay.term import Term
 from bothends.stores.sqlite import relay_rows
 from bothends.stores.sqlite.inbox import SqliteInbox
 from bothends.stores.sqlite.relay import LeaseSteps
 from bothends.stores.sqlite.relay_held import HeldSteps
-from bothends.stores.sqlite.relay_rows import RowSteps
 from bothends.worker.dealing import Dealing
 from tests.exploring.mutants import MUTANTS, Mutant, altered, answers
 
@@ -21,10 +21,6 @@ __all__ = ["OF_RELAYS", "OF_WORKERS"]
 def _never(plain: Any) -> Any:
     """An attribute that stays empty, whatever it is given."""
     return property(lambda self: [], lambda self, value: None)
-
-
-def _overlooking(plain: Any) -> Any:
-    return lambda self, streams, *, limit, blocked_lanes: plain(self, streams, limit=limit, blocked_lanes=0)
 
 
 def _charging_anybody(plain: Any) -> Any:
@@ -54,7 +50,8 @@ OF_RELAYS = [
     Mutant("a lease that is over is not ended", LeaseSteps, "expire",
            altered("delete from bothends_relays where id", "delete from bothends_relays where 0 and id")),
     Mutant("a dead relay's lanes stay its own", LeaseSteps, "leave", altered("set relay = null", "set relay = relay")),
-    Mutant("held keys are overlooked", RowSteps, "fetch", _overlooking),
+    Mutant("held keys are overlooked", HeldSteps, "blocked", answers(set())),
+    Mutant("a key that was free stays free", Blocked, "forget", lambda plain: lambda self: None),
     Mutant("a held key's next row is not woken", HeldSteps, "release",
            altered("update bothends_held set next_at", "update bothends_held set error = '', next_at = null and")),
     Mutant("the broker's faults are charged to events", Held, "_judge", _charging_anybody),

@@ -67,3 +67,30 @@ def test_strange_dates_never_break_a_page(request: pytest.FixtureRequest, source
     pg.until(lambda: len(pg.records("t")) == 11)
     assert b"odd3" in pg.bodies("t")
     pg.until(lambda: pg.sql("select count(*) from bothends.delayed") == [(3,)])
+
+
+def test_a_place_that_comes_back_does_not_hasten_what_is_due_later(rig: Rig) -> None:
+    rig.start()
+    rig.add("t", b"k", b"now")
+    rig.until(lambda: [row[:2] for row in rig.held()] == [(b"now", "place")])
+    rig.add("t", b"k", b"later", due_in_s=3600.0)
+    rig.until(lambda: rig.sql(f"select count(*) from {rig.table('delayed')}") == [(1,)])
+    rig.broker.create_topic("t", 1)
+    rig.until(lambda: not rig.held())
+    assert rig.bodies("t") == [b"now"]
+
+
+def test_a_key_that_is_free_again_does_not_hasten_what_is_due_later(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = lambda record: refuse(Blame.EVENT, "invalid") if record.value == b"bad" else None
+    relay = rig.start()
+    rig.add("t", b"k", b"bad")
+    rig.until(lambda: relay.saw(Dead))
+    rig.add("t", b"k", b"later", due_in_s=3600.0)
+    rig.add("t", b"k", b"behind")
+    rig.until(lambda: [row[0] for row in rig.held()] == [b"bad", b"behind"])
+    assert rig.sql(f"select count(*) from {rig.table('delayed')}") == [(1,)]
+    rig.broker.judge = lambda record: None
+    rig.sql(f"update {rig.table('held')} set owner_request = 'retry' where state = 'dead' returning seq")
+    rig.until(lambda: not rig.held())
+    assert rig.bodies("t") == [b"bad", b"behind"]

@@ -79,7 +79,7 @@ class Both:
     def polled(self, above: int) -> list[tuple[Any, ...]]:
         executor = self.steps.executor(self.connection)
         stream = Stream(EVERY_LANE, above, self.connection.execute(Sql("select pg_current_snapshot()::text")).rows[0][0])
-        return list(run(self.steps.rows.fetch([stream], limit=1000, blocked_lanes=0), executor).rows)
+        return list(run(self.steps.rows.fetch([stream], limit=1000), executor).rows)
 
 
 @pytest.fixture(scope="module", params=["postgresql", "postgresql18"])

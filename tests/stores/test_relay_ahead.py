@@ -50,7 +50,7 @@ def ask(store: Store, connection: Connection) -> tuple[Any, Any]:
     steps: Any = store.relay
     executor = steps.executor(connection)
     stream = Stream(EVERY_LANE, *Cursor(0, "1:1:"))
-    return executor, begin(steps.rows.fetch([stream], limit=ROWS, blocked_lanes=0), executor)
+    return executor, begin(steps.rows.fetch([stream], limit=ROWS), executor)
 
 
 def test_it_is_whole_after_other_statements(store: Store, connection: Connection) -> None:
@@ -66,7 +66,7 @@ def test_one_that_nobody_wants_is_dropped(store: Store, connection: Connection) 
     executor, _ = ask(store, connection)
     steps: Any = store.relay
     stream = Stream(EVERY_LANE, *Cursor(0, "1:1:"))
-    again = begin(steps.rows.fetch([stream], limit=3, blocked_lanes=0), executor)
+    again = begin(steps.rows.fetch([stream], limit=3), executor)
     assert len(again().rows) == 3
 
 

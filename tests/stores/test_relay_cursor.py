@@ -45,7 +45,7 @@ class Reader:
         """(seq, key, body) in the order they were handed out."""
 
     def page(self, limit: int = 50) -> int:
-        page = run(self.steps.rows.fetch(self.streams, limit=limit, blocked_lanes=0), self.connection)
+        page = run(self.steps.rows.fetch(self.streams, limit=limit), self.connection)
         self.streams = merge(page.streams)
         self.seen += [(row[1], row[7], row[8]) for row in page.rows]
         return len(page.rows)
@@ -264,7 +264,7 @@ def test_a_look_starts_no_parallel_workers_and_compiles_nothing(store: Store, re
 
 def test_a_page_is_planned_as_cheap_however_many_wait(store: Store, reader: Reader) -> None:
     """From 100,000 on (``jit_above_cost``) the server compiles a statement, each time."""
-    asked = next(reader.steps.rows.fetch([Stream(EVERY_LANE, 5, "9:9:")], limit=2000, blocked_lanes=0))
+    asked = next(reader.steps.rows.fetch([Stream(EVERY_LANE, 5, "9:9:")], limit=2000))
     text, _ = translate(asked.text, "pyformat")
     with psycopg.connect(store.url) as connection:
         connection.execute(

@@ -50,7 +50,7 @@ class Outbox:
         self.next_child()
 
     def settle_all(self, lanes: int = EVERY_LANE) -> None:
-        page = run(self.steps.rows.fetch([Stream(lanes, 0, "1:1:")], limit=10_000, blocked_lanes=0), self.connection)
+        page = run(self.steps.rows.fetch([Stream(lanes, 0, "1:1:")], limit=10_000), self.connection)
         segments = [Segment(lanes, s.hwm, s.snapshot, len(page.rows)) for s in page.streams]
         assert run(self.steps.rows.settle(self.me, segments, [], []), self.connection)
 
@@ -182,7 +182,7 @@ def test_another_cluster_starts_over_above_everything_that_is_stored(outbox: Out
     assert not run(leases.renew(outbox.me, lease_s=4, state="ok", detail="", now=0, boot=""), outbox.connection)
     outbox.sql.execute(INSERT, ["b"])
     cursors = run(leases.cursors(EVERY_LANE), outbox.connection)
-    page = run(outbox.steps.rows.fetch([Stream(EVERY_LANE, *cursors[0])], limit=100, blocked_lanes=0), outbox.connection)
+    page = run(outbox.steps.rows.fetch([Stream(EVERY_LANE, *cursors[0])], limit=100), outbox.connection)
     assert len(page.rows) == 20, "what is visible is published again, and what is new is found"
     assert min(row[1] for row in page.rows if row[3].startswith(b"b")) > 500_000
     covered = outbox.sql.execute("select bool_and(pg_visible_in_snapshot(xid, pg_current_snapshot())) from bothends.outbox")

@@ -110,7 +110,7 @@ class Held:
         now = time.monotonic()
         if now >= self._work_at or self._pipeline.delayed_soon:
             self._look_for_work(now)
-        if not self._pipeline.blocked_lanes and not self._places and not self._back and not self._delayed:
+        if not self._pipeline.blocked.lanes and not self._places and not self._back and not self._delayed:
             return
         if self._event_probe.row is None and self._suspects:
             self._try_alone(self._suspects.popleft())
@@ -138,7 +138,7 @@ class Held:
         in_flight = 0
         for batch in self._pipeline.window:
             in_flight |= batch.blocked_lanes
-        self._pipeline.blocked_lanes = work.blocked_lanes | in_flight
+        self._pipeline.blocked.lanes = work.blocked_lanes | in_flight
         due_in_s = work.delayed_in_s
         self._delayed = due_in_s is not None and due_in_s <= 0
         self._work_at = now + min(_WORK_S, max(0.001, due_in_s) if due_in_s is not None else _WORK_S)
@@ -147,6 +147,7 @@ class Held:
                 self._suspects.clear()
                 if not self._is_out(seq):
                     self._pipeline.fenced(self._steps.held.grant(self._me, seq, request))
+        self._pipeline.blocked.forget()
 
     def _is_out(self, seq: int) -> bool:
         """Whether this row is being published just now: a request for it is granted when that has ended."""
@@ -191,7 +192,7 @@ class Held:
 
     def _release_heads(self) -> bool:
         """Heads that are due: suspects are queued to be tried alone, keys that only wait are sent in one batch."""
-        if not self._pipeline.blocked_lanes or self._suspects or self._event_probe.row is not None:
+        if not self._pipeline.blocked.lanes or self._suspects or self._event_probe.row is not None:
             return False
         heads = self._run(self._steps.held.due(self._pipeline.pages.lanes, self.places, _HEADS_MAX))
         self._suspects.extend(row for row in heads if row[STATE] == "retrying")

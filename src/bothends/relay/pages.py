@@ -16,9 +16,9 @@ STREAMS_MAX = 4
 
 
 class _Ahead(NamedTuple):
-    """A page that was asked for, and what it depends on; at another place it is not used."""
+    """A page that was asked for, and where; at another place it is not used."""
 
-    place: tuple[Any, ...]
+    place: list[Stream]
     page: Callable[[], Page]
 
 
@@ -53,12 +53,11 @@ class Pages:
             self.streams = []
             self.gain(run(self._steps.leases.cursors(lanes), self._executor))
 
-    def next(self, blocked_lanes: int, held_steps: int) -> tuple[Page, bool] | None:
-        """The next page, and whether there may be more at once; None: there are no lanes. ``blocked_lanes`` and
-        ``held_steps`` are what its flags depend on: a page that was read before a step held rows shows them as free."""
+    def next(self) -> tuple[Page, bool] | None:
+        """The next page, and whether there may be more at once; None: there are no lanes."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.place != (self.streams, blocked_lanes, held_steps):
-            self.ask(blocked_lanes, held_steps)
+        if ahead is None or ahead.place != self.streams:
+            self.ask()
             ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
@@ -71,10 +70,10 @@ class Pages:
         """The last page was not taken: it comes again."""
         self.streams, self.caught_up = self._before, False
 
-    def ask(self, blocked_lanes: int, held_steps: int) -> None:
+    def ask(self) -> None:
         """Asks for the next page, so that the database reads while records are made."""
         streams = self.streams[:STREAMS_MAX]
         if streams:
             limit = max(1, self._settings.batch_max // len(streams))
-            steps = self._steps.rows.fetch(streams, limit=limit, blocked_lanes=blocked_lanes)
-            self._ahead = _Ahead((list(self.streams), blocked_lanes, held_steps), begin(steps, self._executor))
+            steps = self._steps.rows.fetch(streams, limit=limit)
+            self._ahead = _Ahead(list(self.streams), begin(steps, self._executor))

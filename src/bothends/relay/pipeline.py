@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from bothends.core.lanes import lane
 from bothends.core.relaying import BLOCKED, DELAYED, UNREADABLE, Cursor, Hold, Segment
 from bothends.errors import Blame, PublishError
 from bothends.ports import BatchReport, Broker, Publisher
 from bothends.relay.batches import Batch, Failure, culprit, walk
+from bothends.relay.blocked import Blocked
 from bothends.relay.pages import Pages
 from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row, outgoing, readable
 from bothends.relay.settings import RelaySettings
@@ -48,8 +50,7 @@ class Pipeline:
         self.window: deque[Batch] = deque()
         self.away: set[str] = set()
         """Topics whose place is away: their rows are held without an attempt."""
-        self.blocked_lanes = 0
-        """Lanes that may have held keys."""
+        self.blocked = Blocked(steps, self._run)
         self.delayed_soon = False
         """Whether rows went to ``delayed`` since this was last reset."""
         self._known: dict[int, bool] = {}
@@ -64,7 +65,6 @@ class Pipeline:
         """How far the log is done; records of it confirmed since that was stored."""
         self.log_cursor: Cursor | None = None
         """A cursor that the stream has passed, to be stored."""
-        self._held_steps = 0
         self.fresh = False
         """Whether records were handed over since a wait for reports."""
 
@@ -84,20 +84,21 @@ class Pipeline:
     def fetch(self) -> bool:
         """Takes one page of the table and hands it over; the next one is asked for before. Whether there may be more at
         once."""
-        found = self.pages.next(self.blocked_lanes, self._held_steps)
+        found = self.pages.next()
         if found is None:
             return False
         page, more = found
         if not page.rows:
             return more
-        batch = Batch("stream", page.rows)
+        rows = self.blocked.mark(page.rows)
+        batch = Batch("stream", rows)
         batch.segments = [
             (stream.lanes, stream.hwm, stream.snapshot) for stream in page.streams if stream.target is None
         ]
-        if self.away or self._known or any([row[FLAG] for row in page.rows]) or self._copying():
+        if self.away or self._known or any([row[FLAG] for row in rows]) or self._copying():
             self._deal(batch)
         if more:
-            self.pages.ask(self.blocked_lanes, self._held_steps)
+            self.pages.ask()
         if not self.send(batch):
             self.pages.undo()
         return more
@@ -106,7 +107,7 @@ class Pipeline:
         """Hands over a page of the log; ``rows`` are its rows, flagged. False: there was no room, nothing was done."""
         batch = Batch("log", rows)
         batch.page = page
-        if self.away or self._known or page.flagged or self.blocked_lanes or self._copying():
+        if self.away or self._known or page.flagged or self.blocked.lanes or self._copying():
             self._deal(batch)
         return self.send(batch)
 
@@ -130,10 +131,10 @@ class Pipeline:
                 batch.confirmed += self._known[row[SEQ]]
             elif row[FLAG] == UNREADABLE:
                 batch.hold(row, "passed", reason="unreadable", error="a message with our prefix that is none of ours")
+            elif row[FLAG] == DELAYED:  # first: what is held no longer knows when it is due
+                batch.delays.append(row[SEQ])
             elif row[TOPIC] in self.away:
                 batch.hold(row, "place")
-            elif row[FLAG] == DELAYED:
-                batch.delays.append(row[SEQ])
             elif row[FLAG] == BLOCKED or (row[KEY] is not None and (key in copying or key in batch.blocked)):
                 batch.hold(row, "behind", first=key not in copying)
             else:
@@ -182,6 +183,7 @@ class Pipeline:
                     self._me, row[SEQ], attempts=1, delay_s=None, passed=passed, reason="unreadable", error=error))
             else:
                 self.fenced(self._steps.held.delayed_done(self._me, [], [(row[SEQ], "dead", "unreadable", error)]))
+                self._blocks(0 if row[KEY] is None else 1 << lane(row[KEY]))
 
     def _connect(self) -> Publisher:
         self._publisher = self._broker.publisher(self._name)
@@ -248,7 +250,7 @@ class Pipeline:
             delays += batch.delays
         if segments or holds or delays:
             self.fenced(self._steps.rows.settle(self._me, _newest(segments), holds, delays))
-        self._settled(ready, bool(holds), bool(delays))
+        self._settled(ready, bool(delays))
 
     def _settle_log(self, ready: Sequence[Batch]) -> None:
         """Nothing is asked of the database here, unless rows go beside the stream: ``Log`` stores how far it is done."""
@@ -264,15 +266,20 @@ class Pipeline:
             self.log_published += len(batch.rows) + batch.confirmed
             if batch.page.cursor is not None:
                 self.log_cursor = batch.page.cursor
-        self._settled(ready, bool(holds), bool(delays))
+        self._settled(ready, bool(delays))
 
-    def _settled(self, ready: Sequence[Batch], held: bool, delayed: bool) -> None:
-        self._held_steps += held
+    def _settled(self, ready: Sequence[Batch], delayed: bool) -> None:
         for batch in ready:
             for seq in batch.forget:
                 self._known.pop(seq, None)
-            self.blocked_lanes |= batch.blocked_lanes
+            self._blocks(batch.blocked_lanes)
         self.delayed_soon = self.delayed_soon or delayed
+
+    def _blocks(self, lanes: int) -> None:
+        """Keys of these lanes have rows in ``held`` now."""
+        if lanes:
+            self.blocked.lanes |= lanes
+            self.blocked.forget()
 
     def _settle_aside(self, batch: Batch, seqs: Sequence[int]) -> None:
         if batch.kind == "held":
@@ -282,8 +289,7 @@ class Pipeline:
             held = [(h.seq, h.state, h.reason, h.error) for h in batch.holds]
             if seqs or held:
                 self.fenced(self._steps.held.delayed_done(self._me, seqs, held))
-            self._held_steps += bool(held)
-            self.blocked_lanes |= batch.blocked_lanes
+            self._blocks(batch.blocked_lanes)
 
     def fenced(self, steps: Steps[bool]) -> None:
         if not self._run(steps):
@@ -350,7 +356,7 @@ class Pipeline:
             self.fenced(self._steps.log(messages=False).keep(self._me, [(hold, rows[hold.seq]) for hold in holds], []))
         elif holds:
             self.fenced(self._steps.rows.settle(self._me, [], holds, []))
-        self.blocked_lanes |= blocked_lanes
+        self._blocks(blocked_lanes)
         self._known |= known
 
     def _walk_aside(self) -> None:

@@ -7,10 +7,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from bothends.core.lanes import lane
 from bothends.core.relaying import BLOCKED, UNREADABLE, Hold
 from bothends.relay.pipeline import FencedOff, Pipeline
-from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row
+from bothends.relay.records import FLAG, SEQ
 from bothends.relay.settings import RelaySettings
 from bothends.stores.postgresql.inserts import LogUnreadable
 from bothends.stores.postgresql.pgoutput import LogPage, PgOutput
@@ -46,7 +45,7 @@ class Reading:
         page = pipeline.again[0] if pipeline.again else self._page()
         if page is None:
             return False
-        rows = self._marked(page.rows) if pipeline.blocked_lanes else list(page.rows)
+        rows = pipeline.blocked.mark(page.rows)
         if not pipeline.take(page, rows):
             if not pipeline.again:
                 pipeline.again.append(page)
@@ -64,19 +63,6 @@ class Reading:
         elif page.cursor is None:
             return None
         return page
-
-    def _marked(self, rows: list[Row]) -> list[Row]:
-        """The rows, with those flagged whose key has rows in ``held``."""
-        lanes = self._pipeline.blocked_lanes
-        keys = {(row[TOPIC], row[KEY]) for row in rows if row[KEY] is not None and lanes >> lane(row[KEY]) & 1}
-        if not keys:
-            return list(rows)
-        asked = sorted(keys)
-        blocked = self._run(self._steps.blocked([topic for topic, _ in asked], [key for _, key in asked]))
-        return [
-            (row[0], row[1], BLOCKED, *row[3:]) if row[KEY] is not None and (row[TOPIC], row[KEY]) in blocked else row
-            for row in rows
-        ]
 
     def turn(self, now: float) -> None:
         if now >= self._store_at:
@@ -120,7 +106,7 @@ class Reading:
         page = pipeline.again.popleft() if pipeline.again else self._page()
         if page is None:
             return
-        rows = self._marked(page.rows)
+        rows = pipeline.blocked.mark(page.rows)
         behind = [(Hold(row[SEQ], "behind", False), row) for row in rows if row[FLAG] == BLOCKED]
         behind += [
             (Hold(row[SEQ], "passed", False, "unreadable", "a message with our prefix that is none of ours"), row)

@@ -278,7 +278,8 @@ class Term:
         for lane in taken:
             mask |= 1 << lane
         self._pipeline.pages.gain(self._run(self._steps.leases.cursors(mask)))
-        self._pipeline.blocked_lanes |= mask
+        self._pipeline.blocked.lanes |= mask
+        self._pipeline.blocked.forget()
         self._held.gain(self._pipeline.pages.lanes)
         self._fetch_at = 0.0
         self._observe(LanesChanged(self.me, self._pipeline.pages.lanes.bit_count()))

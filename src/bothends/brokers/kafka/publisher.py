@@ -61,7 +61,6 @@ class KafkaPublisher:
             raise refuse_settings(url, error) from error
         self._ended: list[BatchReport] = []
         self._pending = 0
-        self._lingers = False
         self._culprit: PublishError | None = None
         self._fatal: PublishError | None = None
         self._names: set[str] = set()
@@ -76,7 +75,6 @@ class KafkaPublisher:
             self._check_names(records)
         entry = _Batch(batch, records)
         self._pending += len(records)
-        self._lingers = True
         left = len(records)
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -177,7 +175,7 @@ class KafkaPublisher:
 
     def poll(self, timeout_s: float) -> list[BatchReport]:
         producer = self._client()
-        if timeout_s and self._lingers and self._pending <= PUSH_MAX:
+        if timeout_s and not self._ended and 0 < self._pending <= PUSH_MAX:
             self._push(producer)
         self._serve(producer, 0 if self._ended else timeout_s)
         return self._take()
@@ -195,7 +193,6 @@ class KafkaPublisher:
     def _push(self, producer: Producer) -> None:
         """Nothing follows for now: what waits for company (linger.ms) goes out at once. Only with few records on their way:
         where there are many, others follow soon, and batches that are full cost client and broker less."""
-        self._lingers = False
         self._call_back(lambda: producer.flush(PUSH_S))
 
     def _serve(self, producer: Producer, timeout_s: float) -> None:

@@ -53,6 +53,17 @@ class HeldSteps:
         )
         return [row[0] for row in found.rows]
 
+    def blocked(self, keys: Sequence[tuple[int, str, bytes]]) -> Steps[set[tuple[str, bytes]]]:
+        """Which of these keys (lane, topic, key) have rows that others wait behind."""
+        # Not EXISTS: where many are asked for, that is answered from a table of all keys that are held, made for each page.
+        found = yield Sql(
+            "select k.topic, k.key from unnest(:lanes::smallint[], :topics::text[], :keys::bytea[]) k (lane, topic, key) where "
+            f"(select true from {self._s}.held h where h.lane = k.lane and h.topic = k.topic and h.key = k.key and "
+            "not h.passed limit 1)",
+            {"lanes": [k[0] for k in keys], "topics": [k[1] for k in keys], "keys": [k[2] for k in keys]},
+        )
+        return {(row[0], row[1]) for row in found.rows}
+
     def due(self, lanes: int, away: Sequence[str], limit: int) -> Steps[list[Row]]:
         """Heads that are due, longest first, those of places that are away excepted."""
         found = yield Sql(

@@ -140,15 +140,6 @@ class LogSteps:
         mine, done, last, snapshot, *_ = (yield Sql(text, params)).rows[0]
         return Stored(mine, done, Cursor(last, snapshot))
 
-    def blocked(self, topics: Sequence[str], keys: Sequence[bytes]) -> Steps[set[tuple[str, bytes]]]:
-        """Which of these keys have rows in ``held``."""
-        found = yield Sql(
-            "select k.topic, k.key from unnest(:topics::text[], :keys::bytea[]) k (topic, key) where exists (select from "
-            f"{self._s}.held h where h.lane = {self._s}.lane(k.key, 0) and h.topic = k.topic and h.key = k.key and "
-            "not h.passed)", {"topics": list(topics), "keys": list(keys)},
-        )
-        return {(row[0], row[1]) for row in found.rows}
-
     def keep(self, me: int, holds: Sequence[tuple[Hold, Row]], delays: Sequence[Row]) -> Steps[bool]:
         """Copies rows that the stream passes without publishing them, from memory. False: fenced off."""
         ctes = [self._me]

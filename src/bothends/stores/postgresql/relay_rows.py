@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 from bothends.core.relaying import (
-    BLOCKED,
     DELAYED,
     EVERY_LANE,
     PAGE_BYTES,
@@ -43,12 +42,12 @@ class RowSteps:
     def __init__(self, quoted: str) -> None:
         self._s = quoted
 
-    def fetch(self, streams: Sequence[Stream], *, limit: int, blocked_lanes: int) -> Steps[Page]:
+    def fetch(self, streams: Sequence[Stream], *, limit: int) -> Steps[Page]:
         """One page: of each stream late rows, then new ones, of both kinds at most ``limit`` and PAGE_BYTES. One
         statement has one snapshot, so nothing is between the streams. Rows are
         (part, seq, flag, id, source, type, topic, key, body, content_type, time, version, attributes, headers)."""
         shape = tuple((s.hwm > 0, s.lanes != EVERY_LANE, s.target is not None) for s in streams)
-        params: dict[str, Any] = {"rows": limit, "blocked": signed(blocked_lanes), "bytes": PAGE_BYTES}
+        params: dict[str, Any] = {"rows": limit, "bytes": PAGE_BYTES}
         for n, stream in enumerate(streams):
             params[f"lanes_{n}"], params[f"hwm_{n}"] = signed(stream.lanes), stream.hwm
             if stream.hwm:
@@ -58,7 +57,7 @@ class RowSteps:
                 params[f"target_{n}"] = stream.target
             elif stream.target is not None:
                 params[f"target_{n}"] = stream.target
-        found = (yield Sql(_fetch_text(self._s, shape, blocked_lanes != 0), params)).rows
+        found = (yield Sql(_fetch_text(self._s, shape), params)).rows
         head, rows = found[0], found[1:]
         last, now = head[1], head[4]
         if len(streams) == 1 and (not rows or rows[0][0] == 1):  # no late rows: nearly always
@@ -110,7 +109,7 @@ def _lane(s: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: bool) -> str:
+def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...]) -> str:
     # set_config is parallel-unsafe: so no part of the statement runs in parallel workers, and rows keep their order. What it
     # sets is for this statement: a relay that is frozen before it has read its page must not pin the database's horizon.
     parts = [
@@ -120,12 +119,7 @@ def _fetch_text(s: str, shape: tuple[tuple[bool, bool, bool], ...], blocked: boo
         f"from {s}.outbox_seq"
     ]
     lane = _lane(s)
-    # Not EXISTS: where many rows are expected, that is answered from a table of all keys that are held, made for each page.
-    held = (
-        f" when ((:blocked::bigint >> {lane}) & 1) <> 0 and (select true from {s}.held h where h.lane = {lane} and "
-        f"h.topic = o.topic and h.key = o.key and not h.passed limit 1) then {BLOCKED}" if blocked else ""
-    )
-    flag = f"case when o.deliver_at is not null and o.deliver_at > clock_timestamp() then {DELAYED}{held} else 0 end"
+    flag = f"case when o.deliver_at is not null and o.deliver_at > clock_timestamp() then {DELAYED} else 0 end"
     columns = f"o.seq, {flag}, {columns_of('o')}"
     for n, (late, some_lanes, target) in enumerate(shape):
         if late:

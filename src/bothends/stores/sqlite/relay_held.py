@@ -18,6 +18,8 @@ _BLOCKER = "b.lane = h.lane and b.topic = h.topic and b.key = h.key and not b.pa
 _HELD_KEY = "h.lane = d.lane and h.topic = d.topic and h.key = d.key and not h.passed"
 _MINE = "((:lanes >> h.lane) & 1) <> 0"
 _DAY_S = 86_400.0
+_KEYS = 200
+"""Keys that one statement asks for."""
 
 
 def _wake(seq: int, lane: int, topic: str, key: bytes) -> Sql:
@@ -49,6 +51,20 @@ class HeldSteps:
             f"select distinct h.topic from bothends_held h where h.state = 'place' and {_MINE} order by h.topic limit :limit",
             {"lanes": signed(lanes), "limit": limit})
         return [row[0] for row in found.rows]
+
+    def blocked(self, keys: Sequence[tuple[int, str, bytes]]) -> Steps[set[tuple[str, bytes]]]:
+        found: set[tuple[str, bytes]] = set()
+        for begin in range(0, len(keys), _KEYS):
+            some = keys[begin:begin + _KEYS]
+            names = ", ".join(f"(:lane_{n}, :topic_{n}, :key_{n})" for n in range(len(some)))
+            values: dict[str, Any] = {}
+            for n, (lane, topic, key) in enumerate(some):
+                values |= {f"lane_{n}": lane, f"topic_{n}": topic, f"key_{n}": key}
+            rows = (yield Sql(
+                f"select topic, key from bothends_held where not passed and (lane, topic, key) in (values {names})", values,
+            )).rows
+            found |= {(topic, bytes(key)) for topic, key in rows}
+        return found
 
     def due(self, lanes: int, away: Sequence[str], limit: int) -> Steps[list[Row]]:
         topics = {f"away_{n}": topic for n, topic in enumerate(away)}

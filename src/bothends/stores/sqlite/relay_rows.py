@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from bothends.core.relaying import (
-    BLOCKED,
     DELAYED,
     EVERY_LANE,
     PAGE_BYTES,
@@ -57,24 +56,19 @@ def roll_back() -> Steps[None]:
 
 
 class RowSteps:
-    def fetch(self, streams: Sequence[Stream], *, limit: int, blocked_lanes: int) -> Steps[Page]:
+    def fetch(self, streams: Sequence[Stream], *, limit: int) -> Steps[Page]:
         """One page; rows as on PostgreSQL. Whatever is at or below the highest seq seen first is in the page, or was
         handed out before."""
         top = (yield Sql("select coalesce(max(seq), 0) from bothends_outbox")).rows[0][0]
-        held = (
-            f"when ((:blocked >> o.lane) & 1) <> 0 and exists (select 1 from bothends_held h where h.lane = o.lane and "
-            f"h.topic = o.topic and h.key = o.key and not h.passed) then {BLOCKED} " if blocked_lanes else ""
-        )
         kept: list[tuple[Any, ...]] = []
         moved: list[Stream] = []
         full = False
         for n, stream in enumerate(streams):
             some = "" if stream.lanes == EVERY_LANE else "and ((:lanes >> o.lane) & 1) <> 0"
-            params = {"hwm": stream.hwm, "lanes": signed(stream.lanes), "rows": limit, "blocked": signed(blocked_lanes),
-                      "bytes": PAGE_BYTES}
+            params = {"hwm": stream.hwm, "lanes": signed(stream.lanes), "rows": limit, "bytes": PAGE_BYTES}
             rows = (yield Sql(
                 f"select {n}, o.seq, case when o.deliver_at is not null and o.deliver_at > {NOW} then {DELAYED} "
-                f"{held}else 0 end, {columns_of('o')} from (select r.*, sum(length(r.body)) over (order by r.seq rows "
+                f"else 0 end, {columns_of('o')} from (select r.*, sum(length(r.body)) over (order by r.seq rows "
                 f"unbounded preceding) as upto from (select * from bothends_outbox o where o.seq > :hwm {some} "
                 "order by o.seq limit :rows) r) o where coalesce(o.upto, 0) - coalesce(length(o.body), 0) < :bytes "
                 "order by o.seq", params,

@@ -86,7 +86,7 @@ class StoreConformance(QueueConformance):
             work.do(work.store.outbox.add([self.made(key=key) for key in keys]))
         found: list[tuple[int, bytes]] = []
         for number in range(LANES):
-            page = work.do(work.store.relay.rows.fetch([Stream(1 << number, 0, "")], limit=10, blocked_lanes=0))
+            page = work.do(work.store.relay.rows.fetch([Stream(1 << number, 0, "")], limit=10))
             found += [(number, bytes(row[KEY])) for row in page.rows]
         assert sorted(found) == sorted((lane(key.encode()), key.encode()) for key in keys)
 
