@@ -38,9 +38,10 @@ def covers(streams: Sequence[Stream]) -> Callable[[int, int, bytes | None], bool
     """Which rows of the outbox are done where the streams stand: by (seq, xid, key)."""
     places = [(stream.lanes, stream.hwm, Snapshot.parse(stream.snapshot)) for stream in streams]
     newest = max((snapshot.xmax for _, _, snapshot in places), default=0)
+    highest = max((hwm for _, hwm, _ in places), default=0)
 
     def covered(seq: int, xid: int, key: bytes | None) -> bool:
-        if xid >= newest:
+        if seq > highest or xid >= newest:  # nearly always, and a lane is a hash
             return False
         mine = 1 << (lane(key) if key is not None else seq % LANES)
         return any(seq <= hwm and snapshot.sees(xid) for lanes, hwm, snapshot in places if lanes & mine)
