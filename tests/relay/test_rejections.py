@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from bothends.core.retry import Retry
@@ -195,3 +197,22 @@ def test_a_whole_batch_of_suspects_is_cleared_one_by_one(rig: Rig) -> None:
         bodies = [int(b or b"0") for b in rig.bodies("t", b"k%d" % n)]
         assert bodies == sorted(bodies)
     rig.until(lambda: [row[:2] for row in rig.held()] == [(BAD, "dead"), (b"50", "retrying")])
+
+
+@pytest.mark.parametrize("due_in_s", [None, 0.05])
+def test_a_row_too_long_to_wait_is_dead_and_keeps_nobody(rig: Rig, due_in_s: float | None) -> None:
+    """Somebody else wrote it: ``add`` takes 1,000 bytes of a key. An index that refuses it must not end the relay."""
+    columns = {} if due_in_s is None else {"due_in_s": due_in_s}
+    key = random.Random(1).randbytes(6_000)
+    rig.broker.create_topic("t", 1)
+    rig.broker.away.add("t")
+    rig.add("t", key, b"long", **columns)
+    rig.add("t", b"k", b"short")
+    rig.add("u" * 2_000, b"k", b"nowhere", **columns)
+    rig.start()
+    rig.until(lambda: sorted(row[:2] for row in rig.held()) == [(b"long", "dead"), (b"nowhere", "dead"), (b"short", "place")])
+    assert {(row[3], row[2]) for row in rig.held() if row[1] == "dead"} == {("invalid", 0)}
+    error = rig.sql(f"select error from {rig.table('held')} where length(key) = 6000")[0][0]
+    assert "its key has 6,000 bytes" in error
+    rig.broker.away.clear()
+    rig.until(lambda: rig.bodies("t") == [b"short"])

@@ -15,7 +15,7 @@ from bothends.core.lanes import LANES
 
 __all__ = [
     "BLOCKED", "DELAYED", "EVERY_LANE", "PAGE_BYTES", "UNREADABLE", "Cursor", "Hold", "HeldWork", "Page", "Segment", "Stream",
-    "advance", "fair_share", "is_full", "lanes_of", "mask_of", "merge", "pause_s", "signed", "surplus",
+    "advance", "fair_share", "is_full", "lanes_of", "mask_of", "merge", "newest", "pause_s", "signed", "surplus",
 ]
 
 EVERY_LANE = (1 << LANES) - 1
@@ -111,6 +111,16 @@ def advance(
     if not new_full and target == now:
         hwm = max(hwm, last)
     return Stream(stream.lanes, hwm, target), True
+
+
+def newest(segments: Sequence[Segment]) -> list[Segment]:
+    """One segment per place: where batches follow each other, the last of the same lanes counts."""
+    kept: dict[int, Segment] = {}
+    for segment in segments:
+        before = kept.pop(segment.lanes, None)
+        published = segment.published + (before.published if before else 0)
+        kept[segment.lanes] = segment._replace(published=published)
+    return list(kept.values())
 
 
 def merge(streams: Iterable[Stream]) -> list[Stream]:

@@ -13,10 +13,12 @@ from bothends.relay.records import BODY, KEY, SEQ, TOPIC, Row
 if TYPE_CHECKING:
     from bothends.stores.postgresql.pgoutput import LogPage
 
-__all__ = ["Batch", "Failure", "culprit", "walk"]
+__all__ = ["Batch", "Failure", "culprit", "may_wait", "walk"]
 
 ERROR_MAX = 1000
 """Characters of an error's text that are stored."""
+WAITING_MAX = 2_400
+"""Bytes of topic and key of a row that waits; PostgreSQL's indexes take 2,700. ``add`` takes 1,000 of a key."""
 NOT_SENT = "not_sent"
 """A publisher's reason for records that went down with another one."""
 
@@ -61,6 +63,9 @@ class Batch:
 
     def hold(self, row: Row, state: str, *, first: bool = True, reason: str = "", error: str = "") -> None:
         """This row goes to ``held``. ``first`` False: an earlier batch in flight holds a row of its key."""
+        if not may_wait(row):
+            state, reason = "passed", "invalid"
+            error = f"it cannot wait: its key has {len(row[KEY] or b''):,} bytes, its topic {len(row[TOPIC]):,} characters"
         if row[KEY] is not None:
             key = (row[TOPIC], row[KEY])
             first = first and key not in self.blocked
@@ -68,6 +73,11 @@ class Batch:
                 self.blocked.add(key)
                 self.blocked_lanes |= 1 << lane(row[KEY])
         self.holds.append(Hold(row[SEQ], state, first, reason, error[:ERROR_MAX]))
+
+
+def may_wait(row: Row) -> bool:
+    """Whether ``held`` can keep this row's key in order: one that somebody else wrote may be longer than an index takes."""
+    return len(row[KEY] or b"") + 4 * len(row[TOPIC]) <= WAITING_MAX
 
 
 def culprit(error: PublishError) -> PublishError | None:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bothends.core.lanes import lane
-from bothends.core.relaying import BLOCKED, DELAYED, UNREADABLE, Cursor, Hold, Segment
+from bothends.core.relaying import BLOCKED, DELAYED, UNREADABLE, Cursor, Hold, Segment, newest
 from bothends.errors import Blame, PublishError
 from bothends.ports import BatchReport, Broker, Publisher
-from bothends.relay.batches import Batch, Failure, culprit, walk
+from bothends.relay.batches import Batch, Failure, culprit, may_wait, walk
 from bothends.relay.blocked import Blocked
 from bothends.relay.pages import Pages
 from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row, outgoing, readable
@@ -182,7 +182,8 @@ class Pipeline:
                 self.fenced(self._steps.held.retry(
                     self._me, row[SEQ], attempts=1, delay_s=None, passed=passed, reason="unreadable", error=error))
             else:
-                self.fenced(self._steps.held.delayed_done(self._me, [], [(row[SEQ], "dead", "unreadable", error)]))
+                state = "dead" if may_wait(row) else "passed"
+                self.fenced(self._steps.held.delayed_done(self._me, [], [(row[SEQ], state, "unreadable", error)]))
                 self._blocks(0 if row[KEY] is None else 1 << lane(row[KEY]))
 
     def _connect(self) -> Publisher:
@@ -249,7 +250,7 @@ class Pipeline:
             holds += batch.holds
             delays += batch.delays
         if segments or holds or delays:
-            self.fenced(self._steps.rows.settle(self._me, _newest(segments), holds, delays))
+            self.fenced(self._steps.rows.settle(self._me, newest(segments), holds, delays))
         self._settled(ready, bool(delays))
 
     def _settle_log(self, ready: Sequence[Batch]) -> None:
@@ -385,15 +386,3 @@ class Pipeline:
                 publisher.abandon()
             else:
                 publisher.close(timeout_s)
-
-
-def _newest(segments: Sequence[Segment]) -> list[Segment]:
-    """One segment per place: where batches follow each other, the last of the same lanes counts."""
-    kept: dict[int, Segment] = {}
-    for segment in segments:
-        before = kept.pop(segment.lanes, None)
-        published = segment.published + (before.published if before else 0)
-        kept[segment.lanes] = segment._replace(published=published)
-    return list(kept.values())
-
-

@@ -196,8 +196,9 @@ class HeldSteps:
         found = yield Sql(
             f"with {self._me}, gone as (delete from {self._s}.delayed d using me where d.seq = any(:seqs) or "
             f"d.seq = any(:hold_seqs::bigint[]) returning d.*), held as (insert into {self._s}.held (seq, lane, {FIELDS}, "
-            f"state, next_at, reason, error) select o.seq, o.lane, {', '.join('o.' + f for f in FIELDS.split(', '))}, "
-            "g.state, case when g.state = 'retrying' then clock_timestamp() when g.state = 'behind' and not exists "
+            f"state, passed, next_at, reason, error) select o.seq, o.lane, {', '.join('o.' + f for f in FIELDS.split(', '))}, "
+            "case g.state when 'passed' then 'dead' else g.state end, g.state = 'passed', "
+            "case when g.state = 'retrying' then clock_timestamp() when g.state = 'behind' and not exists "
             f"(select from {self._s}.held h where h.lane = o.lane and h.topic = o.topic and h.key = o.key and "
             "not h.passed) then clock_timestamp() end, g.reason, g.error from unnest(:hold_seqs::bigint[], "
             ":states::text[], :reasons::text[], :errors::text[]) g (seq, state, reason, error) "

@@ -159,8 +159,9 @@ class HeldSteps:
 
     def delayed_done(self, me: int, seqs: Sequence[int], holds: Sequence[tuple[int, str, str, str]]) -> Steps[bool]:
         statements = [
-            Sql(f"insert or ignore into bothends_held (seq, lane, {FIELDS}, state, next_at, reason, error) select seq, lane, "
-                f"{FIELDS}, :state, case when :state = 'retrying' then {NOW} when :state = 'behind' and not exists (select 1 "
+            Sql(f"insert or ignore into bothends_held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) "
+                f"select seq, lane, {FIELDS}, case :state when 'passed' then 'dead' else :state end, :state = 'passed', "
+                f"case when :state = 'retrying' then {NOW} when :state = 'behind' and not exists (select 1 "
                 f"from bothends_held h where {_HELD_KEY}) then {NOW} end, :reason, :error from bothends_delayed d "
                 "where seq = :seq", {"seq": seq, "state": state, "reason": reason, "error": error}, rows=False)
             for seq, state, reason, error in holds
