@@ -257,6 +257,32 @@ def test_beside_a_relay_that_was_told_to_poll_all_poll(pg_log: Rig) -> None:
         pg_log.until(lambda: source(running) == "wal")
 
 
+def test_a_connection_that_ends_while_lanes_are_claimed_wakes_nobody(
+    pg_log: Rig, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is at its end is readable for ever: the relay turned round and round until it gave the claim up."""
+    turns, plain = 0, Log.wait
+
+    def wait(self: Log, *arguments: Any) -> bool:
+        nonlocal turns
+        turns += self.phase is Phase.CLAIMING
+        return plain(self, *arguments)
+
+    def lease_s() -> float:
+        return float(pg_log.sql("select extract(epoch from max(lease_until)) from bothends.relays")[0][0])
+
+    senders = "from pg_stat_activity where backend_type = 'walsender' and datname = current_database()"
+    monkeypatch.setattr(Log, "wait", wait)
+    monkeypatch.setattr(Log, "_claim", lambda self, now: None)  # others keep their lanes
+    pg_log.start(**SOON)
+    pg_log.until(lambda: turns)
+    pg_log.until(lambda: pg_log.sql(f"select pg_terminate_backend(pid) {senders}"))
+    pg_log.until(lambda: not pg_log.sql(f"select 1 {senders}"))
+    before, began_s = turns, lease_s()
+    pg_log.until(lambda: lease_s() > began_s + 1)
+    assert turns - before < 3_000
+
+
 def test_a_slot_that_keeps_too_much_is_dropped_and_polling_takes_over(pg_log: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bothends.relay.log.BUDGET_S", 0.05)
     monkeypatch.setattr("bothends.relay.log.BUDGET_PAUSE_S", 0.5)
