@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bothends.codecs.cloudevents import pack_attributes, pack_headers, to_headers
-from bothends.relay.records import outgoing, readable
+from bothends.relay.records import judged, outgoing
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=20)
 keys = st.none() | st.binary(max_size=12) | texts.map(str.encode)
@@ -51,7 +51,7 @@ def test_rows_that_cannot_be_read_are_told_apart() -> None:
     good = row("1", "s", "t", b"k", None, 1, {}, [])
     broken = [*row("2", "s", "t", b"k", None, 1, {}, [])]
     broken[12] = "{no json"
-    fine, bad = readable([good, tuple(broken), good])
-    assert fine == [good, good]
-    assert [found[0][3] for found in bad] == [b"2"]
-    assert "ValidationError" in bad[0][1] or "DecodeError" in bad[0][1]
+    found = judged([good, tuple(broken), good])
+    assert [row[3] for row, _ in found] == [b"1", b"2", b"1"]
+    assert [bool(error) for _, error in found] == [False, True, False]
+    assert "ValidationError" in found[1][1] or "DecodeError" in found[1][1]

@@ -216,3 +216,58 @@ def test_a_row_too_long_to_wait_is_dead_and_keeps_nobody(rig: Rig, due_in_s: flo
     assert "its key has 6,000 bytes" in error
     rig.broker.away.clear()
     rig.until(lambda: rig.bodies("t") == [b"short"])
+
+
+def test_what_follows_an_unreadable_event_of_its_key_waits_for_it(rig: Rig) -> None:
+    """In one page, so that nothing was held when it was read."""
+    rig.broker.create_topic("t", 1)
+    rig.connection.begin()
+    for body, columns in ((b"before", {}), (b"odd", {"attributes": "garbage{"}), (b"after", {})):
+        rig.connection.execute(rig.insert("t", b"k", body, **columns))
+    rig.connection.execute(rig.insert("t", b"other", b"other"))
+    rig.connection.commit()
+    rig.start(publish=Retry(attempts=3, first_s=0.01, then="hold"))
+    rig.until(lambda: [row[:2] for row in rig.held()] == [(b"odd", "dead"), (b"after", "behind")])
+    rig.until(lambda: rig.bodies("t", b"other") == [b"other"])
+    assert rig.bodies("t", b"k") == [b"before"]
+    rig.sql(f"update {rig.table('held')} set owner_request = 'discard' where state = 'dead' returning seq")
+    rig.until(rig.drained)
+    assert rig.bodies("t", b"k") == [b"before", b"after"]
+
+
+def test_what_follows_an_unreadable_event_waits_where_it_lies(rig: Rig) -> None:
+    """Rows in ``held``, and delayed ones."""
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = bad_only
+    rig.add("t", b"k", BAD)
+    rig.start(publish=Retry(attempts=1, then="hold"))
+    rig.until(lambda: [row[1] for row in rig.held()] == ["dead"])
+    rig.add("t", b"k", b"odd", attributes="garbage{")
+    rig.add("t", b"k", b"after")
+    rig.until(lambda: len(rig.held()) == 3)
+    rig.sql(f"update {rig.table('held')} set owner_request = 'discard' where state = 'dead' returning seq")
+    rig.until(lambda: [row[:2] for row in rig.held()] == [(b"odd", "dead"), (b"after", "behind")])
+    rig.connection.begin()
+    rig.connection.execute(rig.insert("t", b"d", b"odd-d", attributes="garbage{", due_in_s=0.3))
+    rig.connection.execute(rig.insert("t", b"d", b"after-d", due_in_s=0.3))
+    rig.connection.commit()
+    rig.until(lambda: [row[:2] for row in rig.held()][2:] == [(b"odd-d", "dead"), (b"after-d", "behind")])
+    assert rig.bodies("t") == []
+
+
+def test_an_operators_retry_waits_for_what_is_before_it(rig: Rig) -> None:
+    refused = {b"1", b"2"}
+    rig.broker.judge = lambda record: refuse(Blame.EVENT, "policy") if record.value in refused else None
+    rig.broker.create_topic("t", 1)
+    rig.add("t", b"k", b"1", b"2", b"3")
+    rig.start(publish=Retry(attempts=None, first_s=0.2, factor=1.0, then="hold"))
+    rig.until(lambda: [row[1] for row in rig.held()] == ["retrying", "retrying", "behind"])
+    refused.discard(b"2")
+    rig.sql(f"update {rig.table('held')} set owner_request = 'retry' where seq = (select max(seq) from {rig.table('held')} "
+            "where state = 'retrying') returning seq")
+    tries = rig.held()[0][2]
+    rig.until(lambda: rig.held()[0][2] > tries + 3)
+    assert rig.bodies("t") == []
+    refused.clear()
+    rig.until(rig.drained)
+    assert rig.bodies("t") == [b"1", b"2", b"3"]

@@ -83,6 +83,7 @@ class UnrulyPublisher:
 
     def poll(self, timeout_s: float) -> list[BatchReport]:
         if self._broker.down.is_set() or self._broker.silent.is_set():
+            threading.Event().wait(timeout_s)
             return []
         reports = [*self._real.poll(0 if self._reports else timeout_s), *self._reports]
         self._reports.clear()

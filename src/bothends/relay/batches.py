@@ -61,14 +61,15 @@ class Batch:
         self.done = False
         self.failures: dict[int, PublishError] = {}
 
-    def hold(self, row: Row, state: str, *, first: bool = True, reason: str = "", error: str = "") -> None:
-        """This row goes to ``held``. ``first`` False: an earlier batch in flight holds a row of its key."""
+    def hold(self, row: Row, state: str, *, reason: str = "", error: str = "") -> None:
+        """This row goes to ``held``."""
         if not may_wait(row):
             state, reason = "passed", "invalid"
             error = f"it cannot wait: its key has {len(row[KEY] or b''):,} bytes, its topic {len(row[TOPIC]):,} characters"
+        first = True
         if row[KEY] is not None:
             key = (row[TOPIC], row[KEY])
-            first = first and key not in self.blocked
+            first = key not in self.blocked
             if state != "passed":
                 self.blocked.add(key)
                 self.blocked_lanes |= 1 << lane(row[KEY])

@@ -134,6 +134,9 @@ class Held:
 
     def _look_for_work(self, now: float) -> None:
         work = self._run(self._steps.held.work(self._pipeline.pages.lanes))
+        if work.requests:
+            self._grant()
+            work = self._run(self._steps.held.work(self._pipeline.pages.lanes))  # what was passed over may block its key again
         self._pipeline.delayed_soon = False
         in_flight = 0
         for batch in self._pipeline.window:
@@ -142,12 +145,14 @@ class Held:
         due_in_s = work.delayed_in_s
         self._delayed = due_in_s is not None and due_in_s <= 0
         self._work_at = now + min(_WORK_S, max(0.001, due_in_s) if due_in_s is not None else _WORK_S)
-        if work.requests:
-            for seq, request in self._run(self._steps.held.requests(self._pipeline.pages.lanes, _REQUESTS_MAX)):
-                self._suspects.clear()
-                if not self._is_out(seq):
-                    self._pipeline.fenced(self._steps.held.grant(self._me, seq, request))
         self._pipeline.blocked.forget()
+
+    def _grant(self) -> None:
+        """What operators have asked for."""
+        for seq, request in self._run(self._steps.held.requests(self._pipeline.pages.lanes, _REQUESTS_MAX)):
+            self._suspects.clear()
+            if not self._is_out(seq):
+                self._pipeline.fenced(self._steps.held.grant(self._me, seq, request))
 
     def _is_out(self, seq: int) -> bool:
         """Whether this row is being published just now: a request for it is granted when that has ended."""
@@ -255,7 +260,7 @@ class Held:
             rows = [row for row, has_blocker in waiting if not has_blocker]
             if rows:
                 self._pipeline.send(Batch("held", rows))
-            elif not any(h.state == "place" for batch in self._pipeline.window for h in batch.holds):
+            elif not waiting and not any(h.state == "place" for batch in self._pipeline.window for h in batch.holds):
                 self._back.remove(topic)
             if waiting:
                 return True

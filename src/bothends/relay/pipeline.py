@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bothends.core.lanes import lane
 from bothends.core.relaying import BLOCKED, DELAYED, UNREADABLE, Cursor, Hold, Segment, newest
 from bothends.errors import Blame, PublishError
 from bothends.ports import BatchReport, Broker, Publisher
 from bothends.relay.batches import Batch, Failure, culprit, may_wait, walk
 from bothends.relay.blocked import Blocked
 from bothends.relay.pages import Pages
-from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row, outgoing, readable
+from bothends.relay.records import FLAG, KEY, SEQ, TOPIC, Row, judged, outgoing
 from bothends.relay.settings import RelaySettings
 from bothends.stores.steps import Executor, Steps, run
 
@@ -136,7 +135,7 @@ class Pipeline:
             elif row[TOPIC] in self.away:
                 batch.hold(row, "place")
             elif row[FLAG] == BLOCKED or (row[KEY] is not None and (key in copying or key in batch.blocked)):
-                batch.hold(row, "behind", first=key not in copying)
+                batch.hold(row, "behind")
             else:
                 send.append(row)
         batch.rows = send
@@ -146,12 +145,7 @@ class Pipeline:
         try:
             records = outgoing(batch.rows)
         except ValueError:
-            batch.rows, bad = readable(batch.rows)
-            if batch.kind in ("held", "delayed"):
-                self._give_up(batch, bad)
-            for row, error in bad:
-                batch.hold(row, "dead" if self._settings.publish.then == "hold" else "passed", reason="unreadable",
-                           error=error)
+            self._part(batch)
             records = outgoing(batch.rows)
         if records:
             publisher = self._publisher or self._connect()
@@ -174,17 +168,27 @@ class Pipeline:
         self.window.append(batch)
         return True
 
-    def _give_up(self, batch: Batch, bad: Sequence[tuple[Row, str]]) -> None:
-        """Held or delayed rows that cannot be read: dead."""
-        for row, error in bad:
-            if batch.kind == "held":
-                passed = self._settings.publish.then == "pass"
-                self.fenced(self._steps.held.retry(
-                    self._me, row[SEQ], attempts=1, delay_s=None, passed=passed, reason="unreadable", error=error))
+    def _part(self, batch: Batch) -> None:
+        """Rows that cannot be read are dead. What follows them of their keys waits: in ``held``, or where it lies."""
+        good: list[Row] = []
+        waits: set[tuple[str, bytes]] = set()
+        for row, error in judged(batch.rows):
+            key = (row[TOPIC], row[KEY])
+            if not error and key not in waits:
+                good.append(row)
+            elif not error:
+                if batch.kind in ("stream", "log"):
+                    batch.hold(row, "behind")
             else:
-                state = "dead" if may_wait(row) else "passed"
-                self.fenced(self._steps.held.delayed_done(self._me, [], [(row[SEQ], state, "unreadable", error)]))
-                self._blocks(0 if row[KEY] is None else 1 << lane(row[KEY]))
+                passed = self._settings.publish.then == "pass" or not may_wait(row)
+                if batch.kind == "held":
+                    self.fenced(self._steps.held.retry(
+                        self._me, row[SEQ], attempts=1, delay_s=None, passed=passed, reason="unreadable", error=error))
+                else:
+                    batch.hold(row, "passed" if passed else "dead", reason="unreadable", error=error)
+                if not passed and row[KEY] is not None:
+                    waits.add(key)
+        batch.rows = good
 
     def _connect(self) -> Publisher:
         self._publisher = self._broker.publisher(self._name)
@@ -221,8 +225,8 @@ class Pipeline:
     def _settle(self) -> bool:
         ready: list[Batch] = []
         while self.window and self.window[0].done and not self.window[0].failures:
-            if ready and self.window[0].kind != ready[0].kind:
-                break
+            if ready and (self.window[0].kind != ready[0].kind or (self.window[0].holds and any(b.holds for b in ready))):
+                break  # a step sees which keys are held, but for those that it holds itself
             ready.append(self.window.popleft())
             if ready[0].kind in ("held", "delayed"):
                 break

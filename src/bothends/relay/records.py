@@ -11,7 +11,7 @@ from typing import Any
 from bothends.codecs.cloudevents import ATTRIBUTES, is_text, unpack_attributes, unpack_headers
 from bothends.ports import Checked, Outgoing
 
-__all__ = ["ATTEMPTS", "BODY", "FLAG", "KEY", "LANE", "SEQ", "STATE", "TOPIC", "Row", "outgoing", "readable"]
+__all__ = ["ATTEMPTS", "BODY", "FLAG", "KEY", "LANE", "SEQ", "STATE", "TOPIC", "Row", "judged", "outgoing"]
 
 Row = tuple[Any, ...]
 
@@ -95,15 +95,14 @@ def _refuse_nul(pairs: Sequence[tuple[str, bytes]]) -> None:
             raise ValueError(f"NUL in the header name {name!r}")
 
 
-def readable(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
-    """Rows whose record can be made, and the others with what is wrong: somebody else wrote to the table."""
-    good: list[Row] = []
-    bad: list[tuple[Row, str]] = []
+def judged(rows: Sequence[Row]) -> list[tuple[Row, str]]:
+    """Each row with why its record cannot be made, where somebody else wrote what cannot be read; empty: it can."""
+    found: list[tuple[Row, str]] = []
     for row in rows:
         try:
             outgoing([row])
         except ValueError as error:
-            bad.append((row, f"{type(error).__name__}: {error}"))
+            found.append((row, f"{type(error).__name__}: {error}"))
         else:
-            good.append(row)
-    return good, bad
+            found.append((row, ""))
+    return found

@@ -167,7 +167,8 @@ class Term:
 
     def _pause(self, now: float, stopping: bool) -> None:
         """Waits for the first of: a report of the broker, the next look at the outbox, a ring, the next tick."""
-        until = min(self._tick_at, self._tick_at if stopping else self._fetch_at)
+        until = self._breaker.probe_at if self._breaker.open else self._tick_at if stopping else self._fetch_at
+        until = min(self._tick_at, until)
         left = max(0.0, until - time.monotonic())
         if self._pipeline.fresh and self._pipeline.collect(_GRAIN_S):
             return
@@ -183,8 +184,6 @@ class Term:
             if self._bell.rang():
                 self._fetch_at = 0.0
             return
-        if self._breaker.open:
-            left = max(0.0, min(self._tick_at, self._breaker.probe_at) - now)
         if self._bell.wait(min(left, self._settings.renew_s)) and not self._breaker.open:
             self._fetch_at = 0.0
 

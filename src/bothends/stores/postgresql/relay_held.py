@@ -146,7 +146,8 @@ class HeldSteps:
         return [(row[0], row[1]) for row in found.rows]
 
     def grant(self, me: int, seq: int, request: str) -> Steps[bool]:
-        """Carries out one request. ``retry``: tried alone at once, with all its attempts; ``skip``: dead, and its key
+        """Carries out one request. ``retry``: tried alone, with all its attempts, once nothing of its key
+        is before it; ``skip``: dead, and its key
         goes on; ``discard``: gone, and its key goes on. What is neither dead nor retrying is left as it is."""
         if request == "discard":
             change = f"delete from {self._s}.held h using me where h.seq = any(:seqs)"
@@ -161,7 +162,8 @@ class HeldSteps:
                 "state = case when h.state = 'dead' then 'retrying' else h.state end, "
                 "attempts = case when h.state in ('dead', 'retrying') then 0 else h.attempts end, "
                 "passed = h.passed and h.state <> 'dead', "
-                "next_at = case when h.state in ('dead', 'retrying') then clock_timestamp() else h.next_at end "
+                "next_at = case when h.state not in ('dead', 'retrying') then h.next_at "
+                f"when not exists (select from {self._s}.held b where {_BLOCKER}) then clock_timestamp() end "
                 "from me where h.seq = any(:seqs)"
             )
         wake = "" if request == "retry" else f", {self._wake('gone')}"

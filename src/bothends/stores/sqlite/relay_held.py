@@ -140,8 +140,8 @@ class HeldSteps:
             )
         else:
             change = (
-                "update bothends_held set owner_request = null, "
-                f"next_at = case when state in ('dead', 'retrying') then {NOW} else next_at end, "
+                "update bothends_held as h set owner_request = null, next_at = case when state not in ('dead', 'retrying') "
+                f"then next_at when not exists (select 1 from bothends_held b where {_BLOCKER}) then {NOW} end, "
                 "attempts = case when state in ('dead', 'retrying') then 0 else attempts end, "
                 "passed = case when state = 'dead' then 0 else passed end, "
                 "state = case when state = 'dead' then 'retrying' else state end where seq = :seq"
