@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
+from typing import Any
 
 import pytest
 
+from bothends.core.relaying import EVERY_LANE, Hold
 from bothends.core.retry import Retry
 from bothends.errors import Blame, PublishError
 from bothends.ports import Outgoing
 from bothends.relay.events import Dead, Published, Rejected
+from bothends.stores.steps import run
 from tests.relay.conftest import Rig
 from tests.relay.unruly import refuse
 
@@ -271,3 +275,17 @@ def test_an_operators_retry_waits_for_what_is_before_it(rig: Rig) -> None:
     refused.clear()
     rig.until(rig.drained)
     assert rig.bodies("t") == [b"1", b"2", b"3"]
+
+
+def test_a_row_that_is_held_before_the_head_of_its_key_is_its_head(rig: Rig) -> None:
+    """Read again after its release, when the stream went back to the stored cursor: with nobody to wake it, its key waited
+    for ever once the old head was to wait for it."""
+    rig.add("t", b"k", b"1", b"2")
+    steps: Any = rig.store.relay
+    me = run(steps.leases.register(
+        name="r", pid=1, host="h", lease_s=60.0, former=None, now=time.monotonic(), boot="b"), rig.connection)
+    one, two = (row[0] for row in rig.sql(f"select seq from {rig.table('outbox')} order by seq"))
+    assert run(steps.rows.settle(me, [], [Hold(two, "behind", True)], []), rig.connection)
+    assert run(steps.rows.settle(me, [], [Hold(one, "behind", True)], []), rig.connection)
+    assert one in [row[1] for row in run(steps.held.due(EVERY_LANE, [], 10), rig.connection)]
+    run(steps.leases.leave(me), rig.connection)

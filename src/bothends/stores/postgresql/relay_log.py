@@ -154,8 +154,8 @@ class LogSteps:
                 f"select r.seq, {self._s}.lane(r.key, r.seq), {_listed('r')}, case r.state when 'passed' then 'dead' else "
                 "r.state end, r.state = 'passed', case when r.state in ('retrying', 'behind') and r.first and not exists "
                 f"(select from {self._s}.held h where h.lane = {self._s}.lane(r.key, r.seq) and h.topic = r.topic and "
-                "h.key = r.key and not h.passed) then clock_timestamp() end, r.reason, r.error from me, unnest("
-                f"{_arrays('h')}, :states::text[], :firsts::boolean[], :reasons::text[], :errors::text[]) "
+                "h.key = r.key and not h.passed and h.seq < r.seq) then clock_timestamp() end, r.reason, r.error from me, "
+                f"unnest({_arrays('h')}, :states::text[], :firsts::boolean[], :reasons::text[], :errors::text[]) "
                 f"r (seq, {FIELDS}, state, first, reason, error) on conflict (seq) do nothing)"
             )
         if delays:

@@ -106,7 +106,7 @@ def _hold(hold: Hold) -> Sql:
     head = hold.first and state in ("retrying", "behind")
     next_at = (
         "case when not exists (select 1 from bothends_held h where h.lane = o.lane and h.topic = o.topic and "
-        f"h.key = o.key and not h.passed) then {NOW} end" if head else "null"
+        f"h.key = o.key and not h.passed and h.seq < o.seq) then {NOW} end" if head else "null"
     )
     return Sql(
         f"insert or ignore into bothends_held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) select seq, lane, "
