@@ -121,7 +121,8 @@ class Settings:
         "`postgresql://a:5432,b:5432/name?target_session_attrs=read-write`.", secret=True, high=4096, from_code="database")
     broker_url: str | None = _setting(
         str, None, "The broker: `kafka://host:port[,host:port]`, `embedded:///path` or `memory://`. Query parameters "
-        "go to the client.", secret=True, high=4096, from_code="broker")
+        "go to the client: `kafka://host:9092?linger.ms=20` makes a busy relay wait longer for fuller batches (5 if nothing "
+        "is said; where few events are on their way none waits).", secret=True, high=4096, from_code="broker")
     group_prefix: str = _setting(
         str, "", "Put before the names of consumer groups, so that two environments can share a broker.", high=20)
     partitions: int = _setting(int, 8, "Partitions of topics that `topics create` and `--create-topics` make.",

@@ -113,8 +113,9 @@ class Rig:
         self.running.append(started)
         return started
 
-    def until(self, what: Callable[[], T], timeout_s: float = 15.0) -> T:
-        """The first true answer of ``what``, asked again whenever a relay reports something, and now and then."""
+    def until(self, what: Callable[[], T], timeout_s: float = 60.0) -> T:
+        """The first true answer of ``what``, asked again whenever a relay reports something, and now and then. A slot, for
+        one, waits for every transaction of the server, those of other tests too."""
         deadline = time.monotonic() + timeout_s
         while not (found := what()):
             for each in self.running:

@@ -277,6 +277,33 @@ def test_an_operators_retry_waits_for_what_is_before_it(rig: Rig) -> None:
     assert rig.bodies("t") == [b"1", b"2", b"3"]
 
 
+def test_a_passed_event_that_is_to_go_again_holds_its_key_at_once(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = bad_only
+    rig.add("t", b"k", BAD, b"1")
+    rig.start(publish=Retry(attempts=2, first_s=600.0, factor=1.0, then="pass"))  # once it is refused again, long
+    rig.until(lambda: [row[1] for row in rig.held()] == ["retrying", "behind"])
+    rig.sql(f"update {rig.table('held')} set owner_request = 'skip' where state = 'retrying' returning seq")
+    rig.until(lambda: rig.bodies("t") == [b"1"])
+    rig.sql(f"update {rig.table('held')} set owner_request = 'retry' where state = 'dead' returning seq")
+    rig.until(lambda: [row[1] for row in rig.held()] == ["retrying"])  # granted just now
+    rig.add("t", b"k", b"2")
+    rig.until(lambda: [row[:2] for row in rig.held()] == [(BAD, "retrying"), (b"2", "behind")])
+    assert rig.bodies("t") == [b"1"]
+
+
+def test_with_pass_what_follows_an_unreadable_event_that_was_due_later_goes_on(rig: Rig) -> None:
+    rig.broker.create_topic("t", 1)
+    rig.start(publish=Retry(attempts=3, first_s=0.01, then="pass"))
+    rig.connection.begin()
+    rig.connection.execute(rig.insert("t", b"k", b"odd", attributes="garbage{", due_in_s=0.2))
+    rig.connection.execute(rig.insert("t", b"k", b"after", due_in_s=0.2))
+    rig.connection.commit()
+    rig.until(lambda: rig.bodies("t") == [b"after"])
+    rig.until(lambda: [row[:2] for row in rig.held()] == [(b"odd", "dead")])
+    assert [bool(row[0]) for row in rig.sql(f"select passed from {rig.table('held')}")] == [True]
+
+
 def test_a_row_that_is_held_before_the_head_of_its_key_is_its_head(rig: Rig) -> None:
     """Read again after its release, when the stream went back to the stored cursor: with nobody to wake it, its key waited
     for ever once the old head was to wait for it."""

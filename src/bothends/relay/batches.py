@@ -65,7 +65,10 @@ class Batch:
         """This row goes to ``held``."""
         if not may_wait(row):
             state, reason = "passed", "invalid"
-            error = f"it cannot wait: its key has {len(row[KEY] or b''):,} bytes, its topic {len(row[TOPIC]):,} characters"
+            error = (
+                f"it cannot wait: its key has {len(row[KEY] or b''):,} bytes, its topic {len(row[TOPIC]):,} characters, and it "
+                "was not written by add, which refuses such; write it with a shorter key, and discard this one"
+            )
         first = True
         if row[KEY] is not None:
             key = (row[TOPIC], row[KEY])
