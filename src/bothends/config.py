@@ -11,18 +11,15 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from bothends.errors import ConfigError
 from bothends.settings import DECLARED, Declared, Settings, Source
 from bothends.urls import mask, normal_broker, normal_database
 
-if TYPE_CHECKING:
-    from bothends.service import Service
-
 __all__ = [
-    "app_name", "need_broker", "need_database", "need_source", "read_toml", "relay_source", "resolve", "resolve_all", "shown",
-    "unknown_variables",
+    "Configured", "app_name", "need_broker", "need_database", "need_source", "read_toml", "relay_source", "resolve",
+    "resolve_all", "shown", "unknown_variables",
 ]
 
 _FILE_MAX = 64 * 1024
@@ -30,8 +27,16 @@ _OTHER_VARIABLES = {"BOTHENDS_APP"}
 _NORMAL = {"database_url": normal_database, "broker_url": normal_broker}
 
 
+class Configured(Protocol):
+    """What has a name and settings of its own: a ``Service``. What it was given in code are attributes, by the names that
+    ``DECLARED`` has for them."""
+
+    @property
+    def name(self) -> str: ...
+
+
 def resolve(
-    service: Service, flags: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None,
+    service: Configured, flags: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None,
     toml: Mapping[str, Any] | None = None,
 ) -> Settings:
     """The settings of one service. ``flags`` holds what the command line gave (None: not given); ``environ`` is the
@@ -61,7 +66,7 @@ def resolve(
 
 
 def resolve_all(
-    services: Sequence[Service], flags: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None,
+    services: Sequence[Configured], flags: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None,
     toml: Mapping[str, Any] | None = None,
 ) -> dict[str, Settings]:
     """The settings of the services of one app, by name.
@@ -169,7 +174,7 @@ def _perhaps(name: str) -> str:
     return f"; is it {close[0]!r}?" if close else "; `bothends config` lists them"
 
 
-def unknown_variables(services: Iterable[Service], environ: Mapping[str, str] | None = None) -> list[str]:
+def unknown_variables(services: Iterable[Configured], environ: Mapping[str, str] | None = None) -> list[str]:
     """Variables that begin like ours and set nothing: most often a slip of the pen."""
     environ = os.environ if environ is None else environ
     known = set(_OTHER_VARIABLES)

@@ -8,6 +8,7 @@ from bothends.errors import Blame
 from bothends.relay.blocked import Blocked
 from bothends.relay.held import Held
 from bothends.relay.term import Term
+from bothends.stores import schema
 from bothends.stores.sqlite import relay_rows
 from bothends.stores.sqlite.inbox import SqliteInbox
 from bothends.stores.sqlite.relay import LeaseSteps
@@ -52,8 +53,8 @@ OF_RELAYS = [
     Mutant("a dead relay's lanes stay its own", LeaseSteps, "leave", altered("set relay = null", "set relay = relay")),
     Mutant("held keys are overlooked", HeldSteps, "blocked", answers(set())),
     Mutant("a key that was free stays free", Blocked, "forget", lambda plain: lambda self: None),
-    Mutant("a held key's next row is not woken", HeldSteps, "release",
-           altered("update bothends_held set next_at", "update bothends_held set error = '', next_at = null and")),
+    Mutant("a held key's next row is not woken", schema, "_statements",
+           lambda plain: lambda text, name: [s for s in plain(text, name) if "after delete on bothends_held" not in s]),
     Mutant("the broker's faults are charged to events", Held, "_judge", _charging_anybody),
     *_the_explorers(
         "the relay marks before the confirmation", "the relay forgets failures",

@@ -46,6 +46,21 @@ def test_a_due_event_waits_behind_its_held_key(rig: Rig) -> None:
     assert rig.bodies("t") == [b"bad", b"due"]
 
 
+@pytest.mark.parametrize("request_", ["retry", "skip", "discard"])
+def test_a_due_event_that_was_added_before_what_holds_its_key_waits_for_nobody(rig: Rig, request_: str) -> None:
+    """It waited for ever once an operator had the other one tried again, which waited for it."""
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = lambda record: refuse(Blame.EVENT, "invalid") if record.value == b"bad" else None
+    rig.add("t", b"k", b"due", due_in_s=0.5)
+    rig.add("t", b"k", b"bad", b"after")
+    rig.start()
+    rig.until(lambda: rig.bodies("t") == [b"due"])
+    rig.until(lambda: [row[:2] for row in rig.held()] == [(b"bad", "dead"), (b"after", "behind")])
+    rig.broker.judge = lambda record: None
+    rig.sql(f"update {rig.table('held')} set owner_request = '{request_}' where state = 'dead' returning seq")
+    rig.until(lambda: rig.bodies("t") == [b"due", *([b"bad"] if request_ == "retry" else []), b"after"])
+
+
 def test_a_delayed_event_that_is_rejected_is_tried_alone_and_counted(rig: Rig) -> None:
     rig.broker.create_topic("t", 1)
     rig.broker.judge = lambda record: refuse(Blame.EVENT, "policy") if record.value == b"bad" else None

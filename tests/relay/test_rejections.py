@@ -312,7 +312,7 @@ def test_a_row_that_is_held_before_the_head_of_its_key_is_its_head(rig: Rig) -> 
     me = run(steps.leases.register(
         name="r", pid=1, host="h", lease_s=60.0, former=None, now=time.monotonic(), boot="b"), rig.connection)
     one, two = (row[0] for row in rig.sql(f"select seq from {rig.table('outbox')} order by seq"))
-    assert run(steps.rows.settle(me, [], [Hold(two, "behind", True)], []), rig.connection)
-    assert run(steps.rows.settle(me, [], [Hold(one, "behind", True)], []), rig.connection)
+    assert run(steps.rows.settle(me, [], [Hold(two, "behind")], []), rig.connection)
+    assert run(steps.rows.settle(me, [], [Hold(one, "behind")], []), rig.connection)
     assert one in [row[1] for row in run(steps.held.due(EVERY_LANE, [], 10), rig.connection)]
     run(steps.leases.leave(me), rig.connection)

@@ -56,11 +56,10 @@ class Segment(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A row that the cursor passes without publishing it. ``first``: no earlier row of its key is held by this step."""
+    """A row that the cursor passes without publishing it."""
 
     seq: int
     state: str
-    first: bool
     reason: str = ""
     error: str = ""
 

@@ -69,14 +69,10 @@ class Batch:
                 f"it cannot wait: its key has {len(row[KEY] or b''):,} bytes, its topic {len(row[TOPIC]):,} characters, and it "
                 "was not written by add, which refuses such; write it with a shorter key, and discard this one"
             )
-        first = True
-        if row[KEY] is not None:
-            key = (row[TOPIC], row[KEY])
-            first = key not in self.blocked
-            if state != "passed":
-                self.blocked.add(key)
-                self.blocked_lanes |= 1 << lane(row[KEY])
-        self.holds.append(Hold(row[SEQ], state, first, reason, error[:ERROR_MAX]))
+        if row[KEY] is not None and state != "passed":
+            self.blocked.add((row[TOPIC], row[KEY]))
+            self.blocked_lanes |= 1 << lane(row[KEY])
+        self.holds.append(Hold(row[SEQ], state, reason, error[:ERROR_MAX]))
 
 
 def may_wait(row: Row) -> bool:

@@ -225,8 +225,8 @@ class Pipeline:
     def _settle(self) -> bool:
         ready: list[Batch] = []
         while self.window and self.window[0].done and not self.window[0].failures:
-            if ready and (self.window[0].kind != ready[0].kind or (self.window[0].holds and any(b.holds for b in ready))):
-                break  # a step sees which keys are held, but for those that it holds itself
+            if ready and self.window[0].kind != ready[0].kind:
+                break
             ready.append(self.window.popleft())
             if ready[0].kind in ("held", "delayed"):
                 break

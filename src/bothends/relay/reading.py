@@ -107,9 +107,9 @@ class Reading:
         if page is None:
             return
         rows = pipeline.blocked.mark(page.rows)
-        behind = [(Hold(row[SEQ], "behind", False), row) for row in rows if row[FLAG] == BLOCKED]
+        behind = [(Hold(row[SEQ], "behind"), row) for row in rows if row[FLAG] == BLOCKED]
         behind += [
-            (Hold(row[SEQ], "passed", False, "unreadable", "a message with our prefix that is none of ours"), row)
+            (Hold(row[SEQ], "passed", "unreadable", "a message with our prefix that is none of ours"), row)
             for row in rows if row[FLAG] == UNREADABLE
         ]
         free = [row for row in rows if not row[FLAG]]

@@ -28,6 +28,8 @@ Dialect = Literal["postgresql", "sqlite"]
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.up\.sql")
 _SCHEMA = re.compile(r"[^\W\d][\w $-]*")
 _SCHEMA_MAX = 63
+_WITHIN = re.compile(r"\s*create trigger\b(?s:.*)\bbegin\b(?!(?s:.*)\bend\s*$)")
+"""What a statement that goes on after a ``;`` looks like up to there."""
 _TOKEN = re.compile(r"(?P<comment>--[^\n]*)|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$\w*\$.*?\$\w*\$|(?P<end>;)", re.DOTALL)
 
 
@@ -79,14 +81,17 @@ def migrations(dialect: Dialect) -> tuple[Migration, ...]:
 
 
 def _statements(text: str, schema: str) -> list[str]:
-    """The statements of one file, without comments. Ends of statements are found outside quotes and ``$$`` bodies."""
+    """The statements of one file, without comments. Ends of statements are found outside quotes, ``$$`` bodies and the
+    bodies of SQLite's triggers."""
     text = text.replace("{s}", schema)
     statements, begin, kept = [], 0, ""
     for token in _TOKEN.finditer(text):
         if token["comment"] or token["end"]:
             kept += text[begin:token.start()]
             begin = token.end()
-        if token["end"]:
+        if token["end"] and _WITHIN.match(kept):
+            kept += ";"
+        elif token["end"]:
             statements.append(kept.strip())
             kept = ""
     if (kept + text[begin:]).strip():

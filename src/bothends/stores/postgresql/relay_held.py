@@ -1,7 +1,7 @@
 """Rows that the cursor has passed: held ones (of a rejected head, of a place that is away) and delayed ones.
 
-Only the owner of a lane changes its held rows, and each change is fenced. Of each key at most one row has ``next_at``:
-its head, which is tried alone (``retrying``) or released with what follows (``behind``). Deleting a head wakes the next.
+Only the owner of a lane changes its held rows, and each change is fenced. Which row of a key has its turn is kept by the
+table itself (``held_heads``, see ADR 18): a statement says what becomes of its own rows, and who waits for them is woken.
 """
 
 from __future__ import annotations
@@ -96,17 +96,17 @@ class HeldSteps:
     def get_behind(self, me: int, seqs: Sequence[int]) -> Steps[bool]:
         """Rows that waited for a place now wait for the head of their key."""
         found = yield Sql(
-            f"with {self._me}, done as (update {self._s}.held h set state = 'behind', next_at = null from me "
+            f"with {self._me}, done as (update {self._s}.held h set state = 'behind' from me "
             "where h.seq = any(:seqs) and h.state = 'place') select exists (select from me)",
             {"me": me, "seqs": list(seqs)},
         )
         return bool(found.rows[0][0])
 
     def release(self, me: int, seqs: Sequence[int]) -> Steps[bool]:
-        """These are published (or given up by an operator): they go, and the next of their keys wake."""
+        """These are published: they go."""
         found = yield Sql(
-            f"with {self._me}, gone as (delete from {self._s}.held h using me where h.seq = any(:seqs) "
-            f"returning h.lane, h.topic, h.key), {self._wake('gone')} select exists (select from me)",
+            f"with {self._me}, gone as (delete from {self._s}.held h using me where h.seq = any(:seqs)) "
+            "select exists (select from me)",
             {"me": me, "seqs": list(seqs)},
         )
         return bool(found.rows[0][0])
@@ -114,8 +114,7 @@ class HeldSteps:
     def suspect(self, me: int, seqs: Sequence[int], reason: str, error: str) -> Steps[bool]:
         """Rejected among others: to be tried alone, when everything before them of their key is done."""
         found = yield Sql(
-            f"with {self._me}, done as (update {self._s}.held h set state = 'retrying', reason = :reason, error = :error, "
-            f"next_at = case when not exists (select from {self._s}.held b where {_BLOCKER}) then clock_timestamp() end "
+            f"with {self._me}, done as (update {self._s}.held h set state = 'retrying', reason = :reason, error = :error "
             "from me where h.seq = any(:seqs)) select exists (select from me)",
             {"me": me, "seqs": list(seqs), "reason": reason, "error": error},
         )
@@ -124,15 +123,14 @@ class HeldSteps:
     def retry(
         self, me: int, seq: int, *, attempts: int, delay_s: float | None, passed: bool, reason: str, error: str
     ) -> Steps[bool]:
-        """Rejected alone, or to be tried alone: again after ``delay_s`` seconds, or dead (None); a dead one that is
-        passed over wakes the next of its key."""
+        """Rejected alone, or to be tried alone: again after ``delay_s`` seconds, or dead (None), and its key goes on without
+        it (``passed``) or waits."""
         found = yield Sql(
-            f"with {self._me}, gone as (update {self._s}.held h set attempts = :attempts, reason = :reason, "
+            f"with {self._me}, done as (update {self._s}.held h set attempts = :attempts, reason = :reason, "
             "error = :error, state = case when :delay::float8 is null then 'dead' else 'retrying' end, "
             "passed = :passed, next_at = clock_timestamp() + make_interval(secs => :delay::float8) from me "
-            "where h.seq = any(:seqs) returning h.lane, h.topic, h.key, h.passed), "
-            f"passed as (select * from gone where passed), {self._wake('passed')} select exists (select from me)",
-            {"me": me, "seqs": [seq], "attempts": attempts, "delay": delay_s, "passed": passed, "reason": reason,
+            "where h.seq = :seq) select exists (select from me)",
+            {"me": me, "seq": seq, "attempts": attempts, "delay": delay_s, "passed": passed, "reason": reason,
              "error": error},
         )
         return bool(found.rows[0][0])
@@ -146,15 +144,14 @@ class HeldSteps:
         return [(row[0], row[1]) for row in found.rows]
 
     def grant(self, me: int, seq: int, request: str) -> Steps[bool]:
-        """Carries out one request. ``retry``: tried alone, with all its attempts, once nothing of its key
-        is before it; ``skip``: dead, and its key
-        goes on; ``discard``: gone, and its key goes on. What is neither dead nor retrying is left as it is."""
+        """Carries out one request. ``retry``: tried alone, with all its attempts, once nothing of its key is before it;
+        ``skip``: dead, and its key goes on; ``discard``: gone. What is neither dead nor retrying is left as it is."""
         if request == "discard":
-            change = f"delete from {self._s}.held h using me where h.seq = any(:seqs)"
+            change = f"delete from {self._s}.held h using me where h.seq = :seq"
         elif request == "skip":
             change = (
                 f"update {self._s}.held h set owner_request = null, state = 'dead', passed = true, next_at = null from me "
-                "where h.seq = any(:seqs)"
+                "where h.seq = :seq"
             )
         else:
             change = (
@@ -162,25 +159,11 @@ class HeldSteps:
                 "state = case when h.state = 'dead' then 'retrying' else h.state end, "
                 "attempts = case when h.state in ('dead', 'retrying') then 0 else h.attempts end, "
                 "passed = h.passed and h.state <> 'dead', "
-                "next_at = case when h.state not in ('dead', 'retrying') then h.next_at "
-                f"when not exists (select from {self._s}.held b where {_BLOCKER}) then clock_timestamp() end "
-                "from me where h.seq = any(:seqs)"
+                "next_at = case when h.state not in ('dead', 'retrying') then h.next_at else clock_timestamp() end "
+                "from me where h.seq = :seq"
             )
-        wake = "" if request == "retry" else f", {self._wake('gone')}"
-        found = yield Sql(
-            f"with {self._me}, gone as ({change} returning h.lane, h.topic, h.key){wake} select exists (select from me)",
-            {"me": me, "seqs": [seq]},
-        )
+        found = yield Sql(f"with {self._me}, done as ({change}) select exists (select from me)", {"me": me, "seq": seq})
         return bool(found.rows[0][0])
-
-    def _wake(self, gone: str) -> str:
-        """The new heads of the keys of ``gone`` are due now. Their old heads are still visible to this statement."""
-        return (
-            f"woken as (update {self._s}.held n set next_at = clock_timestamp() from (select distinct lane, topic, key "
-            f"from {gone} where key is not null) k cross join lateral (select b.seq from {self._s}.held b where "
-            "b.lane = k.lane and b.topic = k.topic and b.key = k.key and not b.passed and b.seq <> all(:seqs) "
-            "order by b.seq limit 1) f where n.seq = f.seq and n.state in ('behind', 'retrying') and n.next_at is null)"
-        )
 
     def delayed_due(self, lanes: int, limit: int) -> Steps[list[Row]]:
         """Delayed rows that are due, oldest date first, as rows of a page: flag 2 where their key is held."""
@@ -198,12 +181,9 @@ class HeldSteps:
         found = yield Sql(
             f"with {self._me}, gone as (delete from {self._s}.delayed d using me where d.seq = any(:seqs) or "
             f"d.seq = any(:hold_seqs::bigint[]) returning d.*), held as (insert into {self._s}.held (seq, lane, {FIELDS}, "
-            f"state, passed, next_at, reason, error) select o.seq, o.lane, {', '.join('o.' + f for f in FIELDS.split(', '))}, "
-            "case g.state when 'passed' then 'dead' else g.state end, g.state = 'passed', "
-            "case when g.state = 'retrying' then clock_timestamp() when g.state = 'behind' and not exists "
-            f"(select from {self._s}.held h where h.lane = o.lane and h.topic = o.topic and h.key = o.key and "
-            "not h.passed) then clock_timestamp() end, g.reason, g.error from unnest(:hold_seqs::bigint[], "
-            ":states::text[], :reasons::text[], :errors::text[]) g (seq, state, reason, error) "
+            f"state, passed, reason, error) select o.seq, o.lane, {', '.join('o.' + f for f in FIELDS.split(', '))}, "
+            "case g.state when 'passed' then 'dead' else g.state end, g.state = 'passed', g.reason, g.error from "
+            "unnest(:hold_seqs::bigint[], :states::text[], :reasons::text[], :errors::text[]) g (seq, state, reason, error) "
             "join gone o on o.seq = g.seq) select exists (select from me)",
             {"me": me, "seqs": list(seqs), "hold_seqs": [h[0] for h in holds], "states": [h[1] for h in holds],
              "reasons": [h[2] for h in holds], "errors": [h[3] for h in holds]},

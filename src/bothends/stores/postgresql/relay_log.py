@@ -146,17 +146,15 @@ class LogSteps:
         params: dict[str, Any] = {"me": me}
         if holds:
             params |= _columns("h", [row for _, row in holds]) | {
-                "states": [h.state for h, _ in holds], "firsts": [h.first for h, _ in holds],
-                "reasons": [h.reason for h, _ in holds], "errors": [h.error for h, _ in holds],
+                "states": [h.state for h, _ in holds], "reasons": [h.reason for h, _ in holds],
+                "errors": [h.error for h, _ in holds],
             }
             ctes.append(
-                f"held as (insert into {self._s}.held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) "
+                f"held as (insert into {self._s}.held (seq, lane, {FIELDS}, state, passed, reason, error) "
                 f"select r.seq, {self._s}.lane(r.key, r.seq), {_listed('r')}, case r.state when 'passed' then 'dead' else "
-                "r.state end, r.state = 'passed', case when r.state in ('retrying', 'behind') and r.first and not exists "
-                f"(select from {self._s}.held h where h.lane = {self._s}.lane(r.key, r.seq) and h.topic = r.topic and "
-                "h.key = r.key and not h.passed and h.seq < r.seq) then clock_timestamp() end, r.reason, r.error from me, "
-                f"unnest({_arrays('h')}, :states::text[], :firsts::boolean[], :reasons::text[], :errors::text[]) "
-                f"r (seq, {FIELDS}, state, first, reason, error) on conflict (seq) do nothing)"
+                "r.state end, r.state = 'passed', r.reason, r.error from me, "
+                f"unnest({_arrays('h')}, :states::text[], :reasons::text[], :errors::text[]) "
+                f"r (seq, {FIELDS}, state, reason, error) on conflict (seq) do nothing)"
             )
         if delays:
             params |= _columns("d", delays) | {"dues": [row[_DELIVER_AT] for row in delays]}

@@ -94,8 +94,7 @@ class RowSteps:
         if holds:
             params |= {
                 "hold_seqs": [h.seq for h in holds], "states": [h.state for h in holds],
-                "firsts": [h.first for h in holds], "reasons": [h.reason for h in holds],
-                "errors": [h.error for h in holds],
+                "reasons": [h.reason for h in holds], "errors": [h.error for h in holds],
             }
         if delays:
             params["delay_seqs"] = list(delays)
@@ -157,16 +156,11 @@ def _settle_text(s: str, holds: bool, delays: bool) -> str:
     lane = _lane(s)
     copied = ", ".join(f"o.{name}" for name in FIELDS.split(", "))
     if holds:
-        # The first row of a key that has nothing held before it (any more: it may have been released since) is the head itself.
-        # What is held after it may wait for it: one that was read again after its release is before the head.
         ctes.append(
-            f"held as (insert into {s}.held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) "
+            f"held as (insert into {s}.held (seq, lane, {FIELDS}, state, passed, reason, error) "
             f"select o.seq, {lane}, {copied}, case g.state when 'passed' then 'dead' else g.state end, g.state = 'passed', "
-            f"case when g.state in ('retrying', 'behind') and g.first and not exists (select from {s}.held h where "
-            f"h.lane = {lane} and h.topic = o.topic and h.key = o.key and not h.passed and h.seq < o.seq) "
-            "then clock_timestamp() end, "
-            "g.reason, g.error from me, unnest(:hold_seqs::bigint[], :states::text[], :firsts::boolean[], "
-            f":reasons::text[], :errors::text[]) g (seq, state, first, reason, error) join {s}.outbox o on o.seq = g.seq "
+            "g.reason, g.error from me, unnest(:hold_seqs::bigint[], :states::text[], :reasons::text[], :errors::text[]) "
+            f"g (seq, state, reason, error) join {s}.outbox o on o.seq = g.seq "
             "where o.seq = any(:hold_seqs::bigint[]) on conflict (seq) do nothing)"
         )
     if delays:

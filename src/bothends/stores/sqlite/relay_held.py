@@ -22,16 +22,6 @@ _KEYS = 200
 """Keys that one statement asks for."""
 
 
-def _wake(seq: int, lane: int, topic: str, key: bytes) -> Sql:
-    """The row after ``seq``, which goes or is passed over, is the head of its key now."""
-    return Sql(
-        f"update bothends_held set next_at = {NOW} where seq = (select b.seq from bothends_held b where b.lane = :lane and "
-        "b.topic = :topic and b.key = :key and not b.passed and b.seq <> :seq order by b.seq limit 1) "
-        "and state in ('behind', 'retrying') and next_at is null",
-        {"seq": seq, "lane": lane, "topic": topic, "key": key}, rows=False,
-    )
-
-
 class HeldSteps:
     def work(self, lanes: int) -> Steps[HeldWork]:
         mine = {"lanes": signed(lanes)}
@@ -89,41 +79,30 @@ class HeldSteps:
 
     def get_behind(self, me: int, seqs: Sequence[int]) -> Steps[bool]:
         return (yield from fenced(me, [
-            Sql("update bothends_held set state = 'behind', next_at = null where seq = :seq and state = 'place'",
+            Sql("update bothends_held set state = 'behind' where seq = :seq and state = 'place'",
                 {"seq": seq}, rows=False) for seq in seqs
         ]))
 
     def release(self, me: int, seqs: Sequence[int]) -> Steps[bool]:
-        statements: list[Sql] = []
-        for seq in seqs:
-            keys = yield Sql("select lane, topic, key from bothends_held where seq = :seq", {"seq": seq})
-            statements.append(Sql("delete from bothends_held where seq = :seq", {"seq": seq}, rows=False))
-            statements += [_wake(seq, lane, topic, key) for lane, topic, key in keys.rows if key is not None]
-        return (yield from fenced(me, statements))
+        return (yield from fenced(me, [
+            Sql("delete from bothends_held where seq = :seq", {"seq": seq}, rows=False) for seq in seqs
+        ]))
 
     def suspect(self, me: int, seqs: Sequence[int], reason: str, error: str) -> Steps[bool]:
         return (yield from fenced(me, [
-            Sql("update bothends_held as h set state = 'retrying', reason = :reason, error = :error, next_at = "
-                f"case when not exists (select 1 from bothends_held b where {_BLOCKER}) then {NOW} end where h.seq = :seq",
+            Sql("update bothends_held set state = 'retrying', reason = :reason, error = :error where seq = :seq",
                 {"seq": seq, "reason": reason, "error": error}, rows=False) for seq in seqs
         ]))
 
     def retry(
         self, me: int, seq: int, *, attempts: int, delay_s: float | None, passed: bool, reason: str, error: str
     ) -> Steps[bool]:
-        statements = [Sql(
+        return (yield from fenced(me, [Sql(
             f"update bothends_held set attempts = :attempts, reason = :reason, error = :error, passed = :passed, state = "
             f"case when :delay is null then 'dead' else 'retrying' end, next_at = {NOW} + :delay where seq = :seq",
             {"seq": seq, "attempts": attempts, "reason": reason, "error": error, "passed": passed, "delay": delay_s},
             rows=False,
-        )]
-        if passed:
-            statements += yield from self._wakes(seq)
-        return (yield from fenced(me, statements))
-
-    def _wakes(self, seq: int) -> Steps[list[Sql]]:
-        keys = yield Sql("select lane, topic, key from bothends_held where seq = :seq", {"seq": seq})
-        return [_wake(seq, lane, topic, key) for lane, topic, key in keys.rows if key is not None]
+        )]))
 
     def requests(self, lanes: int, limit: int) -> Steps[list[tuple[int, str]]]:
         found = yield Sql(
@@ -140,14 +119,13 @@ class HeldSteps:
             )
         else:
             change = (
-                "update bothends_held as h set owner_request = null, next_at = case when state not in ('dead', 'retrying') "
-                f"then next_at when not exists (select 1 from bothends_held b where {_BLOCKER}) then {NOW} end, "
+                "update bothends_held set owner_request = null, "
+                f"next_at = case when state not in ('dead', 'retrying') then next_at else {NOW} end, "
                 "attempts = case when state in ('dead', 'retrying') then 0 else attempts end, "
                 "passed = case when state = 'dead' then 0 else passed end, "
                 "state = case when state = 'dead' then 'retrying' else state end where seq = :seq"
             )
-        wakes = [] if request == "retry" else (yield from self._wakes(seq))
-        return (yield from fenced(me, [Sql(change, {"seq": seq}, rows=False), *wakes]))
+        return (yield from fenced(me, [Sql(change, {"seq": seq}, rows=False)]))
 
     def delayed_due(self, lanes: int, limit: int) -> Steps[list[Row]]:
         found = yield Sql(
@@ -159,11 +137,10 @@ class HeldSteps:
 
     def delayed_done(self, me: int, seqs: Sequence[int], holds: Sequence[tuple[int, str, str, str]]) -> Steps[bool]:
         statements = [
-            Sql(f"insert or ignore into bothends_held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) "
+            Sql(f"insert or ignore into bothends_held (seq, lane, {FIELDS}, state, passed, reason, error) "
                 f"select seq, lane, {FIELDS}, case :state when 'passed' then 'dead' else :state end, :state = 'passed', "
-                f"case when :state = 'retrying' then {NOW} when :state = 'behind' and not exists (select 1 "
-                f"from bothends_held h where {_HELD_KEY}) then {NOW} end, :reason, :error from bothends_delayed d "
-                "where seq = :seq", {"seq": seq, "state": state, "reason": reason, "error": error}, rows=False)
+                ":reason, :error from bothends_delayed where seq = :seq",
+                {"seq": seq, "state": state, "reason": reason, "error": error}, rows=False)
             for seq, state, reason, error in holds
         ]
         statements += [

@@ -103,14 +103,9 @@ class RowSteps:
 
 def _hold(hold: Hold) -> Sql:
     state = "dead" if hold.state == "passed" else hold.state
-    head = hold.first and state in ("retrying", "behind")
-    next_at = (
-        "case when not exists (select 1 from bothends_held h where h.lane = o.lane and h.topic = o.topic and "
-        f"h.key = o.key and not h.passed and h.seq < o.seq) then {NOW} end" if head else "null"
-    )
     return Sql(
-        f"insert or ignore into bothends_held (seq, lane, {FIELDS}, state, passed, next_at, reason, error) select seq, lane, "
-        f"{FIELDS}, :state, :passed, {next_at}, :reason, :error from bothends_outbox o where seq = :seq",
+        f"insert or ignore into bothends_held (seq, lane, {FIELDS}, state, passed, reason, error) select seq, lane, "
+        f"{FIELDS}, :state, :passed, :reason, :error from bothends_outbox where seq = :seq",
         {"seq": hold.seq, "state": state, "passed": hold.state == "passed", "reason": hold.reason, "error": hold.error},
         rows=False,
     )

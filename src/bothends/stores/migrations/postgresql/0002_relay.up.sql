@@ -44,7 +44,7 @@ create table {s}.held (
     state text not null,                     -- retrying | behind | place | dead
     passed boolean not null default false,   -- dead, and its key goes on without it
     attempts int not null default 0,
-    next_at timestamptz,                     -- the head of its key: when it is tried (retrying) or released (behind)
+    next_at timestamptz,                     -- when it is tried (retrying) or released (behind); of a key only its head has one
     reason text not null default '',
     error text not null default '',
     owner_request text,                      -- an operator's wish, carried out by the lane's owner: retry | skip | discard
@@ -54,6 +54,37 @@ create index on {s}.held (lane, topic, key, seq) where not passed;
 create index on {s}.held (next_at) where next_at is not null;
 create index on {s}.held (topic, seq) where state = 'place';
 create index on {s}.held (seq) where owner_request is not null;
+create index on {s}.held (lane, topic, key) where next_at is not null;
+
+-- Whose turn it is, kept by the table itself, whoever changes what: the head of a key is its lowest row that is not passed
+-- over. Where that is `retrying` or `behind` it has next_at, and no other row of the key has; without a key each is its own.
+-- Settings: what is expected of a table without statistics would be read whole.
+create function {s}.held_heads() returns trigger language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
+begin
+    if pg_trigger_depth() > 1 then
+        return null;  -- by what is changed here
+    end if;
+    update {s}.held h set next_at = null
+    from (select distinct lane, topic, key from changed where key is not null) k
+    where h.lane = k.lane and h.topic = k.topic and h.key = k.key and h.next_at is not null
+      and (h.passed or h.state not in ('retrying', 'behind') or exists (select from {s}.held b where b.lane = h.lane
+        and b.topic = h.topic and b.key = h.key and not b.passed and b.seq < h.seq));
+    update {s}.held h set next_at = clock_timestamp()
+    from (select distinct lane, topic, key from changed where key is not null) k
+    cross join lateral (select b.seq from {s}.held b where b.lane = k.lane and b.topic = k.topic and b.key = k.key
+        and not b.passed order by b.seq limit 1) head
+    where h.seq = head.seq and h.state in ('retrying', 'behind') and h.next_at is null;
+    update {s}.held h set next_at = clock_timestamp() from changed
+    where changed.key is null and h.seq = changed.seq and not h.passed and h.state in ('retrying', 'behind') and h.next_at is null;
+    return null;
+end $$;
+create trigger held_inserted after insert on {s}.held
+    referencing new table as changed for each statement execute function {s}.held_heads();
+create trigger held_updated after update on {s}.held
+    referencing new table as changed for each statement execute function {s}.held_heads();
+create trigger held_deleted after delete on {s}.held
+    referencing old table as changed for each statement execute function {s}.held_heads();
 
 create table {s}.delayed (
     seq bigint primary key,

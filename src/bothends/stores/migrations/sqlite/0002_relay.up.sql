@@ -40,7 +40,7 @@ create table bothends_held (
     state text not null,                     -- retrying | behind | place | dead
     passed integer not null default 0,       -- 1: dead, and its key goes on without it
     attempts integer not null default 0,
-    next_at real,                            -- the head of its key: when it is tried (retrying) or released (behind)
+    next_at real,                            -- when it is tried (retrying) or released (behind); of a key only its head has one
     reason text not null default '',
     error text not null default '',
     owner_request text,
@@ -50,6 +50,33 @@ create index bothends_held_key on bothends_held (lane, topic, key, seq) where no
 create index bothends_held_next_at on bothends_held (next_at) where next_at is not null;
 create index bothends_held_place on bothends_held (topic, seq) where state = 'place';
 create index bothends_held_request on bothends_held (seq) where owner_request is not null;
+create index bothends_held_turn on bothends_held (lane, topic, key) where next_at is not null;
+
+-- Whose turn it is, kept by the table itself, whoever changes what: the head of a key is its lowest row that is not passed
+-- over. Where that is `retrying` or `behind` it has next_at, and no other row of the key has; without a key each is its own.
+-- The view is the rule's name: each trigger of the table writes into it which row has changed.
+create view bothends_held_heads as select seq, lane, topic, key from bothends_held where next_at is not null;
+create trigger bothends_held_heads_kept instead of insert on bothends_held_heads begin
+    update bothends_held set next_at = null
+    where lane = new.lane and topic = new.topic and key = new.key and next_at is not null
+      and (passed or state not in ('retrying', 'behind') or exists (select 1 from bothends_held b where
+        b.lane = bothends_held.lane and b.topic = bothends_held.topic and b.key = bothends_held.key and not b.passed
+        and b.seq < bothends_held.seq));
+    update bothends_held set next_at = (julianday('now') - 2440587.5) * 86400.0
+    where seq = (select b.seq from bothends_held b where b.lane = new.lane and b.topic = new.topic and b.key = new.key
+        and not b.passed order by b.seq limit 1) and state in ('retrying', 'behind') and next_at is null;
+    update bothends_held set next_at = (julianday('now') - 2440587.5) * 86400.0
+    where new.key is null and seq = new.seq and not passed and state in ('retrying', 'behind') and next_at is null;
+end;
+create trigger bothends_held_inserted after insert on bothends_held begin
+    insert into bothends_held_heads (seq, lane, topic, key) values (new.seq, new.lane, new.topic, new.key);
+end;
+create trigger bothends_held_updated after update of state, passed, next_at on bothends_held begin
+    insert into bothends_held_heads (seq, lane, topic, key) values (new.seq, new.lane, new.topic, new.key);
+end;
+create trigger bothends_held_deleted after delete on bothends_held begin
+    insert into bothends_held_heads (seq, lane, topic, key) values (old.seq, old.lane, old.topic, old.key);
+end;
 
 create table bothends_delayed (
     seq integer primary key,
