@@ -58,7 +58,7 @@ create index on {s}.held (lane, topic, key) where next_at is not null;
 
 -- Whose turn it is, kept by the table itself, whoever changes what: the head of a key is its lowest row that is not passed
 -- over. Where that is `retrying` or `behind` it has next_at, and no other row of the key has; without a key each is its own.
--- Settings: what is expected of a table without statistics would be read whole.
+-- `offset 0` and the settings: looked up key by key, whatever is expected of a table that was empty a moment ago.
 create function {s}.held_heads() returns trigger language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off as $$
 begin
@@ -67,16 +67,24 @@ begin
     end if;
     update {s}.held h set next_at = null
     from (select distinct lane, topic, key from changed where key is not null) k
-    where h.lane = k.lane and h.topic = k.topic and h.key = k.key and h.next_at is not null
-      and (h.passed or h.state not in ('retrying', 'behind') or exists (select from {s}.held b where b.lane = h.lane
-        and b.topic = h.topic and b.key = h.key and not b.passed and b.seq < h.seq));
+    cross join lateral (
+        select t.seq from {s}.held t
+        where t.lane = k.lane and t.topic = k.topic and t.key = k.key and t.next_at is not null
+          and (t.passed or t.state not in ('retrying', 'behind') or exists (select from {s}.held b where b.lane = t.lane
+            and b.topic = t.topic and b.key = t.key and not b.passed and b.seq < t.seq)) offset 0) other
+    where h.seq = other.seq;
     update {s}.held h set next_at = clock_timestamp()
     from (select distinct lane, topic, key from changed where key is not null) k
-    cross join lateral (select b.seq from {s}.held b where b.lane = k.lane and b.topic = k.topic and b.key = k.key
-        and not b.passed order by b.seq limit 1) head
-    where h.seq = head.seq and h.state in ('retrying', 'behind') and h.next_at is null;
-    update {s}.held h set next_at = clock_timestamp() from changed
-    where changed.key is null and h.seq = changed.seq and not h.passed and h.state in ('retrying', 'behind') and h.next_at is null;
+    cross join lateral (
+        select t.seq, t.state, t.next_at from {s}.held t
+        where t.lane = k.lane and t.topic = k.topic and t.key = k.key and not t.passed order by t.seq limit 1) head
+    where h.seq = head.seq and head.state in ('retrying', 'behind') and head.next_at is null;
+    update {s}.held h set next_at = clock_timestamp()
+    from (select seq from changed where key is null) c
+    cross join lateral (
+        select t.seq from {s}.held t where t.seq = c.seq and not t.passed and t.state in ('retrying', 'behind')
+          and t.next_at is null offset 0) own
+    where h.seq = own.seq;
     return null;
 end $$;
 create trigger held_inserted after insert on {s}.held
