@@ -109,12 +109,13 @@ def test_slots_and_what_they_hold_back(pg_shelf: Shelf) -> None:
 
 @pytest.mark.needs("postgresql")
 def test_a_slot_of_messages_that_was_lost_is_a_finding_for_days(pg_shelf: Shelf) -> None:
-    pg_shelf.run(PostgresqlRelay("bothends").log(messages=True).confess("be_m", 0x1_0000_0010, "there was no slot"))
+    steps = PostgresqlRelay("bothends").log(messages=True)
+    pg_shelf.run(steps.confess("be_m", 0x1_0000_0010, 0x1_0000_0FF0, "there was no slot"))
     status = pg_shelf.run(outbox_status(pg_shelf.admin))
     [lost] = status["slots_lost"]
     assert (lost["slot"], lost["why"], lost["after"]) == ("be_m", "there was no slot", "1/10")
     [finding] = health.of_outbox("orders", status)
-    assert "slot be_m was lost (there was no slot): messages that were added between 1/10 and" in finding.what
+    assert "slot be_m was lost (there was no slot): messages that were added between 1/10 and 1/FF0" in finding.what
     pg_shelf.sql("update {s}.audit set at = at - interval '8 days'")
     assert pg_shelf.run(outbox_status(pg_shelf.admin))["slots_lost"] == []
 

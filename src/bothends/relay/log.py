@@ -18,6 +18,7 @@ from bothends.core.sources import again_s, over_budget, plan
 from bothends.errors import ConfigError
 from bothends.relay.budget import drop
 from bothends.relay.events import Observe, SourceChanged
+from bothends.relay.losses import Losses, undecodable
 from bothends.relay.pipeline import FencedOff, Pipeline
 from bothends.relay.reading import Reading
 from bothends.relay.settings import RelaySettings
@@ -78,6 +79,7 @@ class Log:
         self._near_budget = False
         self._slot = ""
         self._seam: Snapshot | None = None
+        self._losses = Losses(run, self._steps)
         self._under = ""
         """The publication that is read, as it was when the slot was made."""
         self._distrusted = ""
@@ -200,11 +202,19 @@ class Log:
     def _failed(self, now: float, error: Exception) -> None:
         if isinstance(error, ReplicationFailed) and error.sqlstate == _IN_USE and now < self._claimed_at + TAKE_OVER_S:
             # Its registration is gone, its connection is not: a frozen process, or a half-open connection.
-            self._run(self._steps.slots.free(self._slot))
-            self._close()
-            self.phase = Phase.CLAIMING
-            return
+            try:
+                self._run(self._steps.slots.free(self._slot))
+            except Exception as refused:
+                if fault_of(refused) is not Fault.OTHER:
+                    raise
+                error = ReplicationFailed(f"the slot is in use by a session that this role may not end: {refused}")
+            else:
+                self._close()
+                self.phase = Phase.CLAIMING
+                return
         text = str(error).strip().partition("\n")[0] or "the connection was lost"
+        if self._messages and isinstance(error, ReplicationFailed):
+            text += undecodable(self._slot, error.sqlstate)
         if isinstance(error, LogUnreadable) and not self._messages:
             self._distrusted = text
         self._lost(text)
@@ -253,15 +263,17 @@ class Log:
             return
         if todo.act == "resume":
             assert facts.slot is not None
+            if self._messages:
+                self._run(slots.publish())
             if todo.reason:
-                self._confess(facts.position, todo.reason)
+                self._losses.between(self._slot, facts.position, facts.slot.confirmed, todo.reason)
             done = 0 if facts.ahead else facts.position or 0
             self._position, self._seam, self._under = max(done, facts.slot.confirmed), None, facts.published
             self.phase, self.reason = Phase.CLAIMING, "takes over the slot"
             self._announce(True)
             return
         if facts.position is not None and self._messages:
-            self._confess(facts.position, todo.reason or "there was no slot")
+            self._losses.notice(self._slot, facts.position, todo.reason or "there was no slot")
         if todo.act == "recreate":
             LOG.warning("the slot %s is made anew: %s", self._slot, todo.reason)
             self._run(slots.free(self._slot))
@@ -273,18 +285,13 @@ class Log:
             return
         under = self._run(slots.published())
         if under is None:
-            self._lost(f"the publication {slots.publication} does not show the outbox's inserts by its root: drop it")
+            self._lost(f"the publication {slots.publication} does not show the outbox's inserts by its root: drop it; or a "
+                       "child of the outbox is unlogged: alter it")
             return
         self._under, self._distrusted = under, ""
         self._connection = self._replicate()
         self._connection.create(self._slot, keeps=self._keeps)
         self.phase, self.reason = Phase.CREATING, "the slot waits for open transactions"
-
-    def _confess(self, position: int, why: str) -> None:
-        """A slot of messages is gone: what came after the position, and was not read, is nowhere. Said, and kept."""
-        LOG.error("the slot %s is not where it was left (%s): events that were added after %X/%X and were not relayed are lost",
-                  self._slot, why, position >> 32, position & 0xFFFFFFFF)
-        self._run(self._steps.confess(self._slot, position, why))
 
     def _created(self, now: float) -> None:
         assert self._connection is not None
@@ -295,6 +302,7 @@ class Log:
         high, low = place.split("/")
         self._position = (int(high, 16) << 32) + int(low, 16)
         self._seam = None if self._messages else Snapshot.parse(str(snapshot))
+        self._losses.ends(self._slot, self._position)
         self.phase, self._claimed_at, self.reason = Phase.CLAIMING, now, "the table is read up to the slot's beginning"
         self._announce(True)
 
@@ -312,8 +320,8 @@ class Log:
             if self._pipeline.pages.lanes != EVERY_LANE and now > self._claimed_at + CLAIM_S:
                 self._lost("other relays keep lanes", announce=True)
             return
-        if self._pipeline.window and not self._messages:
-            return
+        if not self._messages and any(batch.kind in ("stream", "log") for batch in self._pipeline.window):
+            return  # what goes out from beside the stream may go on
         if self._seam is not None or self._messages:
             # From here on the position is the promise: before it everything is done.
             stored: Stored = self._run(self._steps.store(self._me, self._position, None, 0, None, under=self._under))

@@ -140,8 +140,7 @@ class LeaseSteps:
         transaction ids."""
         found = yield Sql(
             "select (select system_identifier from pg_control_system())::text, "
-            "left(pg_walfile_name(pg_current_wal_lsn()), 8), d.oid::text, d.datname::text "
-            "from pg_database d where d.datname = current_database()"
+            "left(pg_walfile_name(pg_current_wal_lsn()), 8), oid::text from pg_database where datname = current_database()"
         )
         return "/".join(str(part) for part in found.rows[0])
 

@@ -175,12 +175,12 @@ class LogSteps:
         )
         return bool(found.rows[0][0])
 
-    def confess(self, slot: str, position: int, why: str) -> Steps[None]:
-        """Puts on record that messages after ``position`` may be lost."""
+    def confess(self, slot: str, after: int, until: int, why: str) -> Steps[None]:
+        """Puts on record that messages between two places of the log may be lost."""
         yield Sql(
             f"insert into {self._s}.audit (by, reason, verb, target, detail) values ('relay', :why, 'lost the slot', :slot, "
-            "json_build_object('after', :position::text, 'until', pg_current_wal_insert_lsn()::text)::text)",
-            {"why": why, "slot": slot, "position": lsn_text(position)}, rows=False,
+            "json_build_object('after', :after::text, 'until', :until::text)::text)",
+            {"why": why, "slot": slot, "after": lsn_text(after), "until": lsn_text(until)}, rows=False,
         )
 
 

@@ -42,24 +42,34 @@ class SlotSteps:
         self._schema, self._s, self._messages = schema, quoted_schema(schema), messages
         self.publication = publication_of(schema, messages=messages)
         # A name alone says nothing: a publication that was altered, or dropped and made again, has shown less for a while.
-        # Null: it does not show what is needed. (Row filters and column lists are there from PostgreSQL 15 on.)
+        # Null: it does not show what is needed. (Row filters and column lists are there from PostgreSQL 15 on.) Nor does the
+        # log, of a child that somebody made unlogged.
         self.mark = "''" if messages else f"""(
             select p.oid || '.' || p.xmin || coalesce((select string_agg(' ' || r.oid || '.' || r.xmin, '' order by r.oid)
                 from pg_publication_rel r where r.prpubid = p.oid), '')
             from pg_publication p where p.pubname = '{self.publication}' and p.pubinsert and p.pubviaroot
             and (p.puballtables or exists (select from pg_publication_rel r where r.prpubid = p.oid
                 and r.prrelid = '{self._s}.outbox'::regclass and to_jsonb(r) ->> 'prqual' is null
-                and to_jsonb(r) ->> 'prattrs' is null)))"""
+                and to_jsonb(r) ->> 'prattrs' is null))
+            and not exists (select from pg_inherits i join pg_class c on c.oid = i.inhrelid
+                where i.inhparent = '{self._s}.outbox'::regclass and c.relpersistence <> 'p'))"""
 
     def published(self) -> Steps[str | None]:
-        """What names the publication as it is now; None: it does not show the outbox's inserts."""
+        """What names the publication as it is now; None: it, or the log, does not show all of the outbox's inserts."""
         found = yield Sql(f"select {self.mark}")
         return None if found.rows[0][0] is None else str(found.rows[0][0])
 
     def name(self) -> Steps[str]:
-        """The slot's name: of this database and schema, the same on a stand-by. Slots belong to the whole server."""
-        found = yield Sql("select current_database()::text")
-        database = str(found.rows[0][0])
+        """The slot's name: the one on record, if it is this database's, which may have been renamed since; else made of this
+        database and schema, the same on a stand-by. Slots belong to the whole server."""
+        found = yield Sql(
+            f"select current_database()::text, (select s.slot_name::text from {self._s}.relay_log l "
+            "join pg_replication_slots s on s.slot_name = l.slot and s.database = current_database() and not s.temporary "
+            "where l.messages = :messages)",
+            {"messages": self._messages})
+        database, kept = found.rows[0]
+        if kept is not None:
+            return str(kept)
         plain = re.sub(r"[^a-z0-9_]", "_", f"{database}_{self._schema}".lower())[:_NAME_MAX]
         sign = hashlib.sha256(f"{database}/{self._schema}".encode()).hexdigest()[:8]
         return f"be_{plain}_{sign}{'_m' if self._messages else ''}"
@@ -85,13 +95,13 @@ class SlotSteps:
             "select slot_type = 'logical' and plugin = 'pgoutput' and database = current_database(), active_pid, "
             "(confirmed_flush_lsn - '0/0')::bigint, "
             "pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)::bigint, "
-            "coalesce(wal_status in ('lost', 'unreserved'), false) from pg_replication_slots where slot_name = :slot",
+            "wal_status from pg_replication_slots where slot_name = :slot",
             {"slot": slot},
         )
         found_slot = None
-        for here, pid, confirmed, retained, lost in slots_of.rows:
-            # A slot without restart_lsn was invalidated.
-            found_slot = Slot(bool(here), pid, confirmed or 0, retained or 0, bool(lost) or retained is None)
+        for here, pid, confirmed, retained, status in slots_of.rows:
+            # A slot without restart_lsn was invalidated. One that is 'unreserved' can be read until its log is removed.
+            found_slot = Slot(bool(here), pid, confirmed or 0, retained or 0, status == "lost" or retained is None)
         return known._replace(slot=found_slot)
 
     def retained(self, slot: str) -> Steps[int | None]:
