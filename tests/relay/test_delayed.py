@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bothends.errors import Blame
-from bothends.relay.events import Dead
+from bothends.relay.events import Dead, Registered
 from tests.relay.conftest import Rig
 from tests.relay.unruly import refuse
 
@@ -59,6 +59,26 @@ def test_a_due_event_that_was_added_before_what_holds_its_key_waits_for_nobody(r
     rig.broker.judge = lambda record: None
     rig.sql(f"update {rig.table('held')} set owner_request = '{request_}' where state = 'dead' returning seq")
     rig.until(lambda: rig.bodies("t") == [b"due", *([b"bad"] if request_ == "retry" else []), b"after"])
+
+
+def test_an_event_that_is_delayed_and_held_goes_out_once_more_and_stops_nobody(rig: Rig) -> None:
+    """Read by the log while it was due later, and again by polling, from an older cursor, when it was due and its key held."""
+    rig.broker.create_topic("t", 1)
+    rig.broker.judge = lambda record: refuse(Blame.EVENT, "invalid") if record.value == b"bad" else None
+    rig.add("t", b"k", b"bad")
+    rig.add("t", b"k", b"due", due_in_s=600.0)
+    running = rig.start()
+    rig.until(lambda: running.saw(Dead) and rig.sql(f"select count(*) from {rig.table('delayed')}") == [(1,)])
+    fields = "seq, lane, id, source, type, topic, key, body, content_type, time, version, attributes, headers"
+    held, delayed = rig.table("held"), rig.table("delayed")
+    rig.sql(f"insert into {held} ({fields}, state) select {fields}, 'behind' from {delayed} returning seq")
+    rig.sql(f"update {delayed} set deliver_at = {'0' if rig.sqlite else 'now()'} returning seq")
+    rig.until(lambda: rig.sql(f"select count(*) from {delayed}") == [(0,)])
+    rig.broker.judge = lambda record: None
+    rig.sql(f"update {held} set owner_request = 'retry' where state = 'dead' returning seq")
+    rig.until(rig.drained)
+    assert rig.bodies("t") == [b"bad", b"due"]
+    assert len(running.saw(Registered)) == 1
 
 
 def test_a_delayed_event_that_is_rejected_is_tried_alone_and_counted(rig: Rig) -> None:

@@ -184,7 +184,8 @@ class HeldSteps:
             f"state, passed, reason, error) select o.seq, o.lane, {', '.join('o.' + f for f in FIELDS.split(', '))}, "
             "case g.state when 'passed' then 'dead' else g.state end, g.state = 'passed', g.reason, g.error from "
             "unnest(:hold_seqs::bigint[], :states::text[], :reasons::text[], :errors::text[]) g (seq, state, reason, error) "
-            "join gone o on o.seq = g.seq) select exists (select from me)",
+            "join gone o on o.seq = g.seq on conflict (seq) do nothing) "  # read again by polling, it was due and held already
+            "select exists (select from me)",
             {"me": me, "seqs": list(seqs), "hold_seqs": [h[0] for h in holds], "states": [h[1] for h in holds],
              "reasons": [h[2] for h in holds], "errors": [h[3] for h in holds]},
         )
