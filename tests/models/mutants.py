@@ -8,13 +8,13 @@ from bothends.errors import Blame
 from bothends.relay.blocked import Blocked
 from bothends.relay.held import Held
 from bothends.relay.term import Term
-from bothends.stores import schema
 from bothends.stores.sqlite import relay_rows
 from bothends.stores.sqlite.inbox import SqliteInbox
 from bothends.stores.sqlite.relay import LeaseSteps
 from bothends.stores.sqlite.relay_held import HeldSteps
 from bothends.worker.dealing import Dealing
 from tests.exploring.mutants import MUTANTS, Mutant, altered, answers
+from tests.models.grounds import Ground
 
 __all__ = ["OF_RELAYS", "OF_WORKERS"]
 
@@ -22,6 +22,20 @@ __all__ = ["OF_RELAYS", "OF_WORKERS"]
 def _never(plain: Any) -> Any:
     """An attribute that stays empty, whatever it is given."""
     return property(lambda self: [], lambda self, value: None)
+
+
+def _without(trigger: str) -> Any:
+    """A database that lacks this trigger."""
+
+    def replace(plain: Any) -> Any:
+        def connect(self: Ground) -> Any:
+            connection = plain(self)
+            connection.driver.execute(f"drop trigger if exists {trigger}")
+            return connection
+
+        return connect
+
+    return replace
 
 
 def _charging_anybody(plain: Any) -> Any:
@@ -53,8 +67,7 @@ OF_RELAYS = [
     Mutant("a dead relay's lanes stay its own", LeaseSteps, "leave", altered("set relay = null", "set relay = relay")),
     Mutant("held keys are overlooked", HeldSteps, "blocked", answers(set())),
     Mutant("a key that was free stays free", Blocked, "forget", lambda plain: lambda self: None),
-    Mutant("a held key's next row is not woken", schema, "_statements",
-           lambda plain: lambda text, name: [s for s in plain(text, name) if "after delete on bothends_held" not in s]),
+    Mutant("a held key's next row is not woken", Ground, "connect", _without("bothends_held_deleted")),
     Mutant("the broker's faults are charged to events", Held, "_judge", _charging_anybody),
     *_the_explorers(
         "the relay marks before the confirmation", "the relay forgets failures",
