@@ -148,6 +148,14 @@ def test_room_is_bounded_and_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     publisher.abandon()
 
 
+def test_a_batch_that_is_larger_than_the_queue_goes_out_in_parts(topic: str, kafka: KafkaBroker) -> None:
+    """No waiting makes room for it at once: its relay waited for ever."""
+    publisher = KafkaBroker(f"{kafka.url}?queue.buffering.max.messages=100").publisher("p")
+    publisher.send(0, [Outgoing(topic, b"k", b"%d" % n, []) for n in range(350)])
+    assert reports_of(publisher, 1) == {0: {}}
+    publisher.close(1.0)
+
+
 def test_a_queue_that_is_full_of_bytes_lets_nothing_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bothends.brokers.kafka.publisher.ROOM_TIMEOUT_S", 0.2)
     publisher = KafkaBroker("kafka://127.0.0.1:1/?queue.buffering.max.kbytes=100").publisher("p")

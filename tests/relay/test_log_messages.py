@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 from typing import Any
 
@@ -13,11 +14,11 @@ from bothends.drafts import Draft
 from bothends.errors import Blame
 from bothends.message import Record
 from bothends.relay.events import BrokerPaused, Published, SourceChanged
-from bothends.stores.postgresql.messages import pack, prefix
+from bothends.stores.postgresql.messages import EVENTS_MAX, pack, prefix
 from bothends.stores.steps import Sql
 from tests.relay.conftest import Rig, Running
 from tests.relay.test_log import SOON, drop_slot, end_sender, reason, slots, source
-from tests.relay.unruly import refuse
+from tests.relay.unruly import UnrulyPublisher, refuse
 
 pytestmark = pytest.mark.needs("postgresql")
 
@@ -304,6 +305,41 @@ def test_a_message_that_is_none_of_ours_is_a_dead_letter_with_its_bytes_and_hold
     say(rig, "t", b"k", b"2")
     rig.until(lambda: arrived(rig, b"1", b"2"))
     rig.until(lambda: rig.held() == [(b"junk", "dead", 0, "unreadable")])
+
+
+def test_a_message_of_more_events_than_anybody_packs_is_none_of_ours(rig: Rig) -> None:
+    """A message is handed over whole: one that is larger than the client's queue kept its relay for ever."""
+    reading(rig)
+    one = Draft("e", "s", "y", "t", b"k", b"b", None, "2026-01-01T00:00:00Z", 1, {}, [], None, None, False, False)
+    rig.connection.execute(Sql(
+        "select pg_logical_emit_message(false, :prefix, :content)",
+        {"prefix": prefix("bothends"), "content": pack([one] * (EVENTS_MAX + 1))}))
+    say(rig, "t", b"k", b"1")
+    rig.until(lambda: arrived(rig, b"1"))
+    rig.until(lambda: [row[1:] for row in rig.held()] == [("dead", 0, "unreadable")])
+
+
+def test_a_page_that_finds_no_room_is_tried_again_now_and_then(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More waits in the log, so whoever waits for that turns without pause."""
+    refused: list[float] = []
+    plain = UnrulyPublisher.send
+
+    def full(self: UnrulyPublisher, batch: int, records: Any) -> None:
+        if "probe" not in self.name and room.is_set() is False:
+            refused.append(time.monotonic())
+            raise refuse(Blame.BROKER, "full")
+        plain(self, batch, records)
+
+    room = threading.Event()
+    monkeypatch.setattr(UnrulyPublisher, "send", full)
+    running = reading(rig, batch_max=10)
+    say(rig, "t", b"k", *[b"%d" % n for n in range(100)])
+    rig.until(lambda: len(refused) >= 20)
+    mean_s = (refused[19] - refused[0]) / 19
+    room.set()
+    rig.until(lambda: arrived(rig, *[b"%d" % n for n in range(100)]))
+    assert mean_s > 0.002, "5 ms are meant"
+    running.stop()
 
 
 @pytest.mark.parametrize("columns", [

@@ -170,7 +170,9 @@ class Term:
         until = self._breaker.probe_at if self._breaker.open else self._tick_at if stopping else self._fetch_at
         until = min(self._tick_at, until)
         left = max(0.0, until - time.monotonic())
-        if self._pipeline.fresh and self._pipeline.collect(_GRAIN_S):
+        if self._pipeline.again:  # the publisher had no room for it: what is waited for is room, not the log
+            left = max(left, _REPORT_WAIT_S)
+        elif self._pipeline.fresh and self._pipeline.collect(_GRAIN_S):
             return
         if not stopping and self._pause_reading():
             return
@@ -190,7 +192,7 @@ class Term:
     def _pause_reading(self) -> bool:
         """Waits for the log. False: there is no log to wait for, or nothing may be taken from it now."""
         log, pipeline = self._log, self._pipeline
-        if log is None or not log.open or self._breaker.open or not pipeline.room or pipeline.failure:
+        if log is None or not log.open or self._breaker.open or not pipeline.room or pipeline.failure or pipeline.again:
             return False
         waits_s = _GRAIN_S if pipeline.pending() else min(0.05, max(0.0, self._tick_at - time.monotonic()))
         if not log.streaming and not log.holding:

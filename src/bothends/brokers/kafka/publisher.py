@@ -104,11 +104,12 @@ class KafkaPublisher:
             self._end(entry)
 
     def _make_room(self, producer: Producer, records: int) -> None:
+        """Waits until the client's queue has room for all; for more than it ever has, until it is empty."""
         if len(producer) + records <= self._queue_max:
             return
         deadline = time.monotonic() + ROOM_TIMEOUT_S
-        while len(producer) + records > self._queue_max:
-            if records > self._queue_max or time.monotonic() >= deadline:
+        while len(producer) + min(records, self._queue_max) > self._queue_max:
+            if time.monotonic() >= deadline:
                 raise PublishError(
                     f"{self._url}: no room for {records} records, {len(producer)} of at most {self._queue_max} are waiting"
                     f" for the broker; send again later (limit: queue.buffering.max.messages)",
@@ -144,6 +145,7 @@ class KafkaPublisher:
                     topic, key, value, headers = entry.records[at]
                     produce(topic, value, key, -1, delivered, None, 0, headers)
                     at += 1
+                    deadline = time.monotonic() + ROOM_TIMEOUT_S
                 return at
             except BufferError:
                 continue

@@ -19,7 +19,7 @@ from bothends.stores.postgresql.outbox import lock_keys, statements
 from bothends.stores.schema import quoted_schema
 from bothends.stores.steps import Sql, Steps
 
-__all__ = ["Content", "PostgresqlMessages", "check", "pack", "prefix", "unpack"]
+__all__ = ["EVENTS_MAX", "Content", "PostgresqlMessages", "check", "pack", "prefix", "unpack"]
 
 _Id = Annotated[bytes, msgspec.Meta(max_length=4 * LIMITS.id_chars)]
 _Text = Annotated[str, msgspec.Meta(max_length=LIMITS.id_chars)]
@@ -34,6 +34,8 @@ be fits into no index: a message that somebody else wrote could never be held.""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Content]).decode
+EVENTS_MAX = 10_000
+"""Events of one message that are taken: twenty times what ``add_many`` packs. A message is handed over whole."""
 _HEAD = 3
 """Bytes of an array's length, at most: there may be zeros in it."""
 _TEXTS: tuple[Literal[1, 2, 3, 6, 9], ...] = (1, 2, 3, 6, 9)
@@ -59,8 +61,8 @@ def unpack(content: bytes) -> list[Content]:
     """The rows that ``pack`` wrote. Raises ValueError for whatever rows of the outbox could not hold: somebody else wrote
     it."""
     rows = _decode(content)
-    if not rows:
-        raise ValueError("a message without an event")
+    if not rows or len(rows) > EVENTS_MAX:
+        raise ValueError(f"a message of {len(rows)} events")
     zeros = content.find(0, _HEAD) >= 0
     for row in rows:
         if zeros and (0 in row[0] or 0 in row[7] or any("\0" in (row[at] or "") for at in _TEXTS)):
