@@ -17,6 +17,7 @@ from bothends.errors import ConfigError
 from bothends.relay.events import Fenced, LanesChanged, Published, Registered
 from bothends.stores import open_store
 from bothends.stores.steps import Sql, run
+from tests.conftest import fresh_database
 from tests.relay.conftest import Rig
 
 SOON = {"lease_s": 1.0, "renew_s": 0.1}
@@ -96,6 +97,25 @@ async def test_a_role_for_which_no_trigger_fires_is_refused_where_it_may_not_cha
     assert "alter role" in str(relay.error)
     with pytest.raises(ConfigError, match="session_replication_role"):
         await rig.store.connect_async(name="test")
+
+
+@pytest.mark.needs("postgresql")
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_a_database_with_an_isolation_of_its_own_does_not_have_ours(postgresql_url: str, isolation: str) -> None:
+    """No child was ever emptied, and statements that met another's failed."""
+    with fresh_database(postgresql_url) as url:
+        with psycopg.connect(url, autocommit=True) as server:
+            name = urlsplit(url).path[1:]
+            server.execute(f"alter database {name} set default_transaction_isolation = '{isolation}'")
+        store = open_store(url)
+        show = Sql("show transaction_isolation")
+        connection, later = store.connect(name="test"), await store.connect_async(name="test")
+        own = store.connect(name="test", factory=store.relay.connection_factory)
+        assert connection.execute(show).rows == own.execute(show).rows == [("read committed",)]
+        assert (await later.execute(show)).rows == [("read committed",)]
+        connection.close()
+        own.close()
+        await later.close()
 
 
 @pytest.mark.needs("postgresql")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -150,6 +151,19 @@ def test_any_identifier_is_a_schema(pg_database: str, name: str) -> None:
 def test_what_is_no_identifier_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="schema="):
         quoted_schema(name)
+
+
+@pg
+def test_a_database_without_an_encoding_is_refused(postgresql_url: str) -> None:
+    """It takes bytes that are no text, and whoever reads past them stops there."""
+    name = f"bothends_test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgresql_url, autocommit=True) as server:
+        server.execute(f"create database {name} encoding 'SQL_ASCII' locale 'C' template template0")
+        try:
+            with pytest.raises(ConfigError, match="SQL_ASCII"):
+                apply(open_store(urlsplit(postgresql_url)._replace(path=f"/{name}").geturl()))
+        finally:
+            server.execute(f"drop database {name} with (force)")
 
 
 @pytest.fixture

@@ -113,9 +113,20 @@ def version(dialect: Dialect, schema: str) -> Steps[int]:
     return int(found.rows[0][0]) if found.rows else 0
 
 
+def _need_text() -> Steps[None]:
+    found = yield Sql("select current_setting('server_encoding'), current_database()")
+    encoding, name = found.rows[0]
+    if encoding == "SQL_ASCII":
+        raise ConfigError(
+            f"the database {name!r} has the encoding SQL_ASCII, which takes bytes that are no text, and whoever reads them stops "
+            "there: make one with an encoding (createdb --encoding UTF8 --template template0 ...) and move there"
+        )
+
+
 def _lock(schema: str) -> Steps[None]:
     # A snapshot from before the wait would not see what the one before us applied.
     yield Sql("set transaction isolation level read committed", rows=False)
+    yield from _need_text()
     yield Sql("select pg_advisory_xact_lock(hashtextextended(:name, 0))", {"name": f"bothends schema {schema}"})
     found = yield Sql("select 1 from pg_namespace where nspname = :schema", {"schema": schema})
     if not found.rows:  # `if not exists` alone would need the right to create schemas even where it exists
@@ -126,7 +137,7 @@ def migrate(dialect: Dialect, schema: str, target: int | None = None) -> Steps[l
     """Brings the tables up, or down, to version ``target`` (default: the newest), as the first statements of a
     transaction that the caller has begun and will commit. The names of what was run: ``["0001_outbox up"]``.
 
-    Raises ConfigError where the database is newer than this package, which then changes nothing.
+    Raises ConfigError where the database is newer than this package, or has no encoding; then nothing is changed.
     """
     every = migrations(dialect)
     target = len(every) if target is None else target

@@ -29,9 +29,7 @@ CONNECT_TIMEOUT_S = 5
 REST_S = 1.0
 """A sign of life takes a round trip."""
 
-# Leases of dead relays end, and a handler's COMMIT is refused, by foreign keys and triggers: a role may be told to fire none.
-_TRIGGERS, _OFF = Sql("select current_setting('session_replication_role')"), "replica"
-_ON = Sql("set session_replication_role = origin", rows=False)
+_FOUND = Sql("select current_setting('session_replication_role'), current_setting('default_transaction_isolation')")
 _NO_DATABASE = re.compile(r'database "(.+?)" does not exist')
 _IN_TRANSACTION = (TransactionStatus.INTRANS, TransactionStatus.INERROR, TransactionStatus.ACTIVE)
 
@@ -48,6 +46,17 @@ def _arguments(url: str, name: str) -> dict[str, Any]:
     if "connect_timeout" not in url:
         arguments["connect_timeout"] = CONNECT_TIMEOUT_S
     return arguments
+
+
+def _put_right(triggers: str, isolation: str) -> list[Sql]:
+    """What a role or a database may say otherwise, and is ours. Leases of dead relays end, held rows have their turn, and a
+    handler's COMMIT is refused, by foreign keys and triggers. What waits for another transaction has to see what that did."""
+    wrong = []
+    if triggers == "replica":
+        wrong.append(Sql("set session_replication_role = origin", rows=False))
+    if isolation != "read committed":
+        wrong.append(Sql("set default_transaction_isolation = 'read committed'", rows=False))
+    return wrong
 
 
 def _is_amid(driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -219,8 +228,8 @@ def connect(
     try:
         connection = PostgresqlConnection(factory.connect(dsn(url), **_arguments(url, name)))
         try:
-            if connection.execute(_TRIGGERS).rows[0][0] == _OFF:
-                connection.execute(_ON)
+            for statement in _put_right(*connection.execute(_FOUND).rows[0]):
+                connection.execute(statement)
         except BaseException:
             connection.close()
             raise
@@ -240,8 +249,8 @@ async def connect_async(
     try:
         connection = PostgresqlAsyncConnection(await factory.connect(dsn(url), **_arguments(url, name)))
         try:
-            if (await connection.execute(_TRIGGERS)).rows[0][0] == _OFF:
-                await connection.execute(_ON)
+            for statement in _put_right(*(await connection.execute(_FOUND)).rows[0]):
+                await connection.execute(statement)
         except BaseException:
             await connection.close()
             raise
