@@ -124,7 +124,9 @@ class Settings:
         "go to the client: `kafka://host:9092?linger.ms=20` makes a busy relay wait longer for fuller batches (5 if nothing "
         "is said; where few events are on their way none waits).", secret=True, high=4096, from_code="broker")
     group_prefix: str = _setting(
-        str, "", "Put before the names of consumer groups, so that two environments can share a broker.", high=20)
+        str, "", "Put before the names of consumer groups, so that two environments can share a broker. It is a "
+        "part of the inbox's name: a worker refuses to start where its database knows the consumer under another prefix.",
+        high=20)
     partitions: int = _setting(int, 8, "Partitions of topics that `topics create` and `--create-topics` make.",
                                low=1, high=10_000)
     create_topics: bool = _setting(bool, False, "Make missing topics at start (for development).")

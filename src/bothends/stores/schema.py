@@ -118,8 +118,8 @@ def _need_text() -> Steps[None]:
     encoding, name = found.rows[0]
     if encoding == "SQL_ASCII":
         raise ConfigError(
-            f"the database {name!r} has the encoding SQL_ASCII, which takes bytes that are no text, and whoever reads them stops "
-            "there: make one with an encoding (createdb --encoding UTF8 --template template0 ...) and move there"
+            f"the database {name!r} has the encoding SQL_ASCII, which takes bytes that are no text, and whoever reads them "
+            "stops there: make one with an encoding (createdb --encoding UTF8 --template template0 ...) and move there"
         )
 
 

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from bothends.errors import Blame, ConfigError, PositionLost, PublishError, StoreUnavailable
-from bothends.message import Origin, Record
+from bothends.message import Record
 from bothends.ports import Broker, Partition, StartAt, Subscription
 from bothends.processes import this_process
 from bothends.service import Consumer
@@ -34,6 +34,7 @@ from bothends.worker.floor import Floor, Item
 from bothends.worker.forwarding import Forwarder, retry_topic
 from bothends.worker.isolation import PROCESS, Isolation
 from bothends.worker.keeper import Keeper
+from bothends.worker.renaming import settle_name
 from bothends.worker.rhythm import Rhythm
 from bothends.worker.seating import check_middleware
 from bothends.worker.sessions import check_factory
@@ -136,10 +137,7 @@ class Worker:
         start = consumer.start.isoformat() if isinstance(consumer.start, datetime) else consumer.start
         connection = self.store.connect(name=f"bothends {consumer.name} start")
         try:
-            for alias in consumer.aliases:
-                old = f"{self._prefix}{consumer.service.name}.{alias}"
-                if run(inbox.rename(old, self.group), connection):
-                    self._take_over_position(old)
+            settle_name(consumer, self._prefix, inbox, connection, self.broker, self._topics())
             registered: Registered = run(inbox.register(
                 name=self.group, service=consumer.service.name, owner=consumer.owner or "", start_at=start,
                 topics=self._topics(),
@@ -154,14 +152,6 @@ class Worker:
         )
         check_middleware(self.floor.plan)
         return registered
-
-    def _take_over_position(self, old: str) -> None:
-        topics = self._topics()
-        if any(lag.position >= 0 for lag in self.broker.lag(self.group, topics)):
-            return
-        for lag in self.broker.lag(old, topics):
-            if lag.position >= 0:
-                self.broker.set_position(self.group, Origin(lag.topic, lag.partition, lag.position))
 
     def _subscribe_when_there(self, registered: Registered, stop: threading.Event) -> None:
         """As soon as the broker answers, or ``stop`` comes."""

@@ -42,6 +42,9 @@ class PostgresqlInbox(PostgresqlParking):
         self._rename = f"""
             update {s}.consumers set name = :name where name = :alias
             and not exists (select 1 from {s}.consumers where name = :name) returning id"""
+        self._known_as = f"""
+            select name from {s}.consumers where service = :service and right(name, length(:plain)) = :plain and processed > 0
+            and not exists (select 1 from {s}.consumers where name = :name) order by id desc limit 1"""
         self._consumed = f"""
             update {s}.consumers set processed = processed + :processed where id = :consumer
             returning paused, extract(epoch from clock_timestamp())::float8"""
@@ -89,6 +92,12 @@ class PostgresqlInbox(PostgresqlParking):
         """Takes over the inbox of a consumer that was called ``alias``, unless ``name`` has one already."""
         result = yield Sql(self._rename, {"alias": alias, "name": name})
         return bool(result.rows)
+
+    def known_as(self, name: str, service: str, plain: str) -> Steps[str | None]:
+        """Another name, with another prefix before ``plain``, under which this consumer has handled messages, if ``name`` is
+        new here."""
+        result = yield Sql(self._known_as, {"name": name, "service": service, "plain": plain})
+        return str(result.rows[0][0]) if result.rows else None
 
     def consumed(self, consumer: int, processed: int) -> Steps[Consumed]:
         """Adds to the counter; whether an operator has paused the consumer, and the database's time."""

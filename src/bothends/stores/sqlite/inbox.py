@@ -50,6 +50,16 @@ class SqliteInbox(SqliteParking):
         )
         return bool(result.rows)
 
+    def known_as(self, name: str, service: str, plain: str) -> Steps[str | None]:
+        """Another name, with another prefix before ``plain``, under which this consumer has handled messages, if ``name`` is
+        new here."""
+        result = yield Sql(
+            "select name from bothends_consumers where service = :service and substr(name, -length(:plain)) = :plain "
+            "and processed > 0 and not exists (select 1 from bothends_consumers where name = :name) order by id desc limit 1",
+            {"name": name, "service": service, "plain": plain},
+        )
+        return str(result.rows[0][0]) if result.rows else None
+
     def consumed(self, consumer: int, processed: int) -> Steps[Consumed]:
         """Adds to the counter; whether an operator has paused the consumer, and the database's time."""
         if processed:
