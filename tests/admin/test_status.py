@@ -82,7 +82,14 @@ def test_a_relay_that_polls_though_it_was_told_to_read_is_a_finding(shelf: Shelf
     [finding] = health.of_outbox("orders", shelf.run(outbox_status(shelf.admin)))
     assert f"relay one polls, though relay_source is {wants}: the role has no REPLICATION attribute" in finding.what
     assert ("waits in the log" in finding.what) is waits
-    assert "read-the-log.md" in finding.fix
+    assert "a role with REPLICATION" in finding.fix
+
+
+@pytest.mark.parametrize("reason", ["another relay reads the log", "takes over the slot", "begins to read the log"])
+def test_a_relay_that_is_on_its_way_to_the_log_is_no_finding(shelf: Shelf, reason: str) -> None:
+    """Its reader has just ended; nothing is wrong with the server."""
+    shelf.relay("one", left_s=9, wants="wal", reason=reason)
+    assert health.of_outbox("orders", shelf.run(outbox_status(shelf.admin))) == []
 
 
 def test_a_database_without_a_log_has_no_slots(shelf: Shelf) -> None:
@@ -133,6 +140,7 @@ SLOT = {"slot": "be_orders", "carries": "rows", "position": "0/0", "active": Fal
     (SLOT | {"carries": "messages", "retained_bytes": 10}, "poll", "which has messages and holds back 0 kB"),
     (SLOT | {"retained_bytes": 1_000_000}, "poll", ""),
     (SLOT | {"retained_bytes": 1_000_000}, "", ""), (SLOT | {"wal_status": "missing", "retained_bytes": None}, "", ""),
+    (SLOT | {"wal_status": "missing", "retained_bytes": None, "carries": "messages"}, "auto", ""),
     (SLOT | {"wal_status": "unreserved"}, "wal", "slot be_orders is unreserved"),
     (SLOT | {"wal_status": "lost", "retained_bytes": None}, "wal", "slot be_orders is lost: it held back more than"),
     (SLOT | {"wal_status": "lost", "carries": "messages"}, "message", "the messages that were not read are gone"),

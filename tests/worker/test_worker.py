@@ -322,7 +322,8 @@ def test_another_group_prefix_is_refused_and_an_alias_takes_over(desk: Desk, bro
     publish(broker, desk, [(str(n), "k") for n in range(3)])
     with working(desk, broker):
         until(lambda: lag(desk, broker) == 0)
-    with pytest.raises(ConfigError, match=re.escape(f"aliases=['{desk.service.name}.stock']")), working(desk, broker, prefix="blue."):
+    way_out = re.escape(f"aliases=['{desk.service.name}.stock']")
+    with pytest.raises(ConfigError, match=way_out), working(desk, broker, prefix="blue."):
         pass
     desk.service.consumers.clear()
     desk.consumer = desk.service.consumer("stock", aliases=[f"{desk.service.name}.stock"])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bothends.admin.amounts import amount, size
+from bothends.core.sources import ON_THE_WAY
 
 __all__ = ["Finding", "of_consumer", "of_outbox"]
 
@@ -34,7 +35,7 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
         if relay["state"] != "ok":
             found.append(Finding(name, f"relay {relay['name']} is {relay['state']}: {relay['detail']}",
                                  "see that the broker is up and reachable; nothing is lost meanwhile"))
-        if relay["wants"] in ("wal", "message") and relay["source"] == "poll":
+        if relay["wants"] in ("wal", "message") and relay["source"] == "poll" and relay["reason"] not in ON_THE_WAY:
             found.append(_polls(name, relay))
     for slot in status["slots"]:
         found += _slot(name, slot, [relay["wants"] for relay in status["relays"]])
@@ -59,20 +60,25 @@ def _polls(name: str, relay: Mapping[str, Any]) -> Finding:
     waits = "; what is added waits in the log" if relay["wants"] == "message" else ""
     return Finding(
         name, f"relay {relay['name']} polls, though relay_source is {relay['wants']}{why}{waits}",
-        "docs/how-to/read-the-log.md lists what the server must allow; the relay tries again by itself")
+        "the relay tries again by itself; it needs wal_level = logical, a role with REPLICATION, and a free slot and sender")
 
 
 def _slot(name: str, slot: Mapping[str, Any], wants: Sequence[str]) -> list[Finding]:
     """What is wrong with a slot: the server lets go of it, or it holds back what nobody reads. ``wants``: what the live relays
     were told to read."""
     which, retained = slot["slot"], slot["retained_bytes"] or 0
-    if slot["wal_status"] in ("unreserved", "lost"):
-        gone = slot["carries"] == "messages" and slot["wal_status"] == "lost"
-        return [Finding(
-            name, f"slot {which} is {slot['wal_status']}: it held back more than max_slot_wal_keep_size"
-            + (", and the messages that were not read are gone" if gone else ""),
-            "see that a relay is alive: it makes a new slot, and what is in the table it finds there")]
+    if slot["wal_status"] == "missing":  # it holds back nothing, and whoever wants it makes it
+        return []
     messages = slot["carries"] == "messages"
+    if slot["wal_status"] == "unreserved":
+        return [Finding(
+            name, f"slot {which} is unreserved: it holds back more than max_slot_wal_keep_size, and the server lets go of it at "
+            "its next checkpoint", "see that a relay reads it: what it has read by then is not lost")]
+    if slot["wal_status"] == "lost":
+        return [Finding(
+            name, f"slot {which} is lost: it held back more than max_slot_wal_keep_size"
+            + (", and the messages that were not read are gone" if messages else ""),
+            "see that a relay is alive: it makes a new slot, and what is in the table it finds there")]
     drop = f"select pg_drop_replication_slot('{which}')" + (" (what was not read is lost then)" if messages else "")
     if not wants:
         return [] if retained < RETAINED_BYTES else [Finding(

@@ -43,7 +43,7 @@ def status(
         _say_sources(outbox)
         table(("topic", "waiting", "oldest", "held", "dead"),
               [[t["topic"], t["waiting"], duration(t["oldest_age_s"]), t["held"], t["dead"]] for t in outbox["topics"]],
-              empty="  nothing waits")
+              empty=_nothing(outbox))
     say()
     table(("consumer", "lag", "handled/s", "drained", "parked keys", "parked", "held", "dead", "oldest dead", "owner"),
           [[c["consumer"], c["lag"], c["processed_per_s"], _drained(c, c["parked"] or c["held_keys"]), c["parked_keys"],
@@ -67,7 +67,17 @@ def _say_sources(outbox: dict[str, Any]) -> None:
     for slot in outbox["slots"]:
         held = "" if slot["retained_bytes"] is None else f", holds back {size(slot['retained_bytes'])} of the log"
         read = "" if slot["active"] or slot["wal_status"] == "missing" else ", nobody reads it"
+        if read and slot["carries"] == "rows" and any(r["wants"] == "auto" and r["source"] == "wal" for r in outbox["relays"]):
+            read += " (a relay with auto has one of its own, which ends with it)"
         say(f"  slot {slot['slot']} for {slot['carries']}: {slot['wal_status']}{held}{read}")
+
+
+def _nothing(outbox: dict[str, Any]) -> str:
+    """Where no topic has events: messages wait in the log, where nobody counts them."""
+    held = [slot["retained_bytes"] or 0 for slot in outbox["slots"] if slot["carries"] == "messages"]
+    if not held:
+        return "  nothing waits"
+    return f"  nothing waits in the table; what waits in the log is not counted: its slot holds back {size(held[0])}"
 
 
 def _drained(numbers: dict[str, Any], kept: int) -> str:

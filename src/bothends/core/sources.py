@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["MEGABYTE", "SERVER_MIN", "Act", "Facts", "Plan", "Slot", "again_s", "over_budget", "plan"]
+__all__ = [
+    "BEGINS", "MEGABYTE", "ON_THE_WAY", "SERVER_MIN", "STANDS_BY", "TAKES_OVER", "Act", "Facts", "Plan", "Slot", "again_s",
+    "over_budget", "plan",
+]
 
 MEGABYTE = 1024 * 1024
 SERVER_MIN = 140_000
 """The first server whose log comes in binary."""
 AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 30.0
+
+BEGINS, TAKES_OVER, STANDS_BY = "begins to read the log", "takes over the slot", "another relay reads the log"
+ON_THE_WAY = frozenset({BEGINS, TAKES_OVER, STANDS_BY})
+"""Reasons of a relay that polls only until it reads: in a moment."""
 
 
 class Slot(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 
 from bothends.core.relaying import EVERY_LANE
 from bothends.core.snapshots import Snapshot, covers
-from bothends.core.sources import again_s, over_budget, plan
+from bothends.core.sources import BEGINS, STANDS_BY, TAKES_OVER, again_s, over_budget, plan
 from bothends.errors import ConfigError
 from bothends.relay.budget import drop
 from bothends.relay.events import Observe, SourceChanged
@@ -143,10 +143,12 @@ class Log:
         leads = reader.relay == self._me
         if self.leads and not leads:
             raise FencedOff
+        if leads and not self.leads:
+            self.reason = BEGINS
         self.leads, self.standby = leads, not leads and reader.ready
         self.claims = leads and self._ready and not reader.pollers
         if not leads:
-            self.reason = "another relay reads the log" if self.standby else "the relay that reads the log polls"
+            self.reason = STANDS_BY if self.standby else "the relay that reads the log polls"
             self._watch_budget(now, reader.slot)
         else:
             if not self._keeps:
@@ -269,7 +271,7 @@ class Log:
                 self._losses.between(self._slot, facts.position, facts.slot.confirmed, todo.reason)
             done = 0 if facts.ahead else facts.position or 0
             self._position, self._seam, self._under = max(done, facts.slot.confirmed), None, facts.published
-            self.phase, self.reason = Phase.CLAIMING, "takes over the slot"
+            self.phase, self.reason = Phase.CLAIMING, TAKES_OVER
             self._announce(True)
             return
         if facts.position is not None and self._messages:

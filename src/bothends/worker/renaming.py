@@ -29,8 +29,8 @@ def settle_name(
     if known is not None:
         raise ConfigError(
             f"this database knows the consumer {consumer.name} as {known!r}: with group_prefix {prefix!r} it would have an "
-            f"empty inbox and handle everything again. Set group_prefix to {known.removesuffix(consumer.name)!r}, as it was; or give "
-            f"consumer(..., aliases=[{known!r}]), with which {group!r} takes over position and inbox"
+            f"empty inbox and handle everything again. Set group_prefix to {known.removesuffix(consumer.name)!r}, as it was; "
+            f"or give consumer(..., aliases=[{known!r}]), with which {group!r} takes over position and inbox"
         )
 
 
