@@ -72,7 +72,7 @@ def _slot(name: str, slot: Mapping[str, Any], wants: Sequence[str]) -> list[Find
     messages = slot["carries"] == "messages"
     if slot["wal_status"] == "unreserved":
         return [Finding(
-            name, f"slot {which} is unreserved: it holds back more than max_slot_wal_keep_size, and the server lets go of it at "
+            name, f"slot {which} is unreserved: it holds back more than max_slot_wal_keep_size; the server lets go of it at "
             "its next checkpoint", "see that a relay reads it: what it has read by then is not lost")]
     if slot["wal_status"] == "lost":
         return [Finding(
