@@ -189,7 +189,7 @@ def _key(event: object, declared: EventType | None, given: str | Unset | None, l
     elif isinstance(given, str):
         key = given
     else:
-        raise InvalidEvent(f"key is a str or None, not a {given.__class__.__qualname__}; write key=str(...)")
+        raise InvalidEvent(f"key is a str or None, got {given.__class__.__qualname__}; write key=str(...)")
     if key.__class__ is not str:
         if isinstance(key, (bool, Enum)) or not isinstance(key, (str, int, UUID)):
             raise InvalidEvent(f"key is a {key.__class__.__qualname__}; it must be a str, an int or a UUID")
@@ -237,7 +237,7 @@ def _headers(headers: Headers, repeated: bool, limits: Limits) -> list[tuple[str
     seen: set[str] = set()
     for pair in headers:
         if pair.__class__ is not tuple or len(pair) != 2:
-            raise InvalidEvent(f"headers are pairs (name, bytes), not a {pair.__class__.__qualname__}")
+            raise InvalidEvent(f"headers are pairs (name, bytes), got {pair.__class__.__qualname__}")
         name, value = pair
         _check_text("header name", name, limits.header_name_chars)
         lower = name.lower()
@@ -303,13 +303,13 @@ def _due(delay: timedelta | None, deliver_at: datetime | None, limits: Limits) -
         if deliver_at is not None:
             raise InvalidEvent("delay and deliver_at exclude each other")
         if not isinstance(delay, timedelta):
-            raise InvalidEvent(f"delay is a timedelta, not a {delay.__class__.__qualname__}")
+            raise InvalidEvent(f"delay is a timedelta, got {delay.__class__.__qualname__}")
         if delay > limits.delay:
             raise InvalidEvent(f"delay is {delay.days} days, the limit is {limits.delay.days}")
         return None, delay.total_seconds() if delay > timedelta(0) else None
     assert deliver_at is not None
     if not isinstance(deliver_at, datetime):
-        raise InvalidEvent(f"deliver_at is a datetime, not a {deliver_at.__class__.__qualname__}")
+        raise InvalidEvent(f"deliver_at is a datetime, got {deliver_at.__class__.__qualname__}")
     if deliver_at.utcoffset() is None:
         raise InvalidEvent("deliver_at has no time zone; use datetime.now(timezone.utc) + ...")
     try:
@@ -326,7 +326,7 @@ def _check_text(field: str, value: object, limit: int) -> None:
     if value.__class__ is str and 0 < len(value) <= limit and value.isprintable():
         return
     if not isinstance(value, str):
-        raise InvalidEvent(f"{field} is a str, not a {value.__class__.__qualname__}")
+        raise InvalidEvent(f"{field} is a str, got {value.__class__.__qualname__}")
     if not value or len(value) > limit:
         raise InvalidEvent(f"{field} has {len(value)} characters; 1 to {limit} are allowed")
     if not is_text(value):
