@@ -11,6 +11,7 @@ from bothends.admin.status import consumer_status, outbox_status
 from bothends.admin.trace import trace
 from bothends.ids import derived_id
 from bothends.stores.postgresql.relay import PostgresqlRelay
+from bothends.stores.postgresql.slots import SlotSteps
 from bothends.stores.steps import Sql
 from tests.admin.shelf import Shelf
 
@@ -102,7 +103,7 @@ def test_slots_and_what_they_hold_back(pg_shelf: Shelf) -> None:
     pg_shelf.sql("update {s}.relay_log set slot = :slot, position = '1/16' where not messages", slot=slot)
     [missing] = pg_shelf.run(outbox_status(pg_shelf.admin))["slots"]
     assert missing == {"slot": slot, "carries": "rows", "position": "1/16", "active": False, "wal_status": "missing",
-                       "retained_bytes": None}
+                       "retained_bytes": None, "temporary": False}
     pg_shelf.connection.execute(Sql("select pg_create_logical_replication_slot(:slot, 'pgoutput')", {"slot": slot}))
     try:
         before = pg_shelf.run(outbox_status(pg_shelf.admin))["slots"][0]["retained_bytes"]
@@ -112,6 +113,26 @@ def test_slots_and_what_they_hold_back(pg_shelf: Shelf) -> None:
         assert there["retained_bytes"] >= before + 100_000
     finally:
         pg_shelf.connection.execute(Sql("select pg_drop_replication_slot(:slot)", {"slot": slot}))
+
+
+@pytest.mark.needs("postgresql")
+def test_the_temporary_slot_of_auto_is_listed_beside_what_wal_has_left(pg_shelf: Shelf) -> None:
+    pg_shelf.relay("reads", left_s=9, wants="auto", source="wal")
+    kept, number = pg_shelf.run(SlotSteps("bothends").name()), pg_shelf.one("select id from {s}.relays")
+    pg_shelf.sql("update {s}.relay_log set relay = :relay, slot = :slot where not messages", relay=number, slot=kept)
+    pg_shelf.connection.execute(Sql("select pg_create_logical_replication_slot(:slot, 'pgoutput')", {"slot": kept}))
+    try:
+        pg_shelf.connection.execute(
+            Sql("select pg_create_logical_replication_slot(:slot, 'pgoutput', true)", {"slot": f"{kept}_{number}"}))
+        status = pg_shelf.run(outbox_status(pg_shelf.admin))
+        assert [(s["slot"], s["temporary"], s["active"]) for s in status["slots"]] == [
+            (kept, False, False), (f"{kept}_{number}", True, True)]
+        [finding] = health.of_outbox("orders", status)  # at once, however little it is
+        assert f"no live relay reads slot {kept}, which has rows" in finding.what
+        assert "relay reads drops it when it holds back more than wal_budget_mb" in finding.fix
+        assert f"select pg_drop_replication_slot('{kept}')" in finding.fix
+    finally:
+        pg_shelf.connection.execute(Sql("select pg_drop_replication_slot(:slot)", {"slot": kept}))
 
 
 @pytest.mark.needs("postgresql")
@@ -128,7 +149,8 @@ def test_a_slot_of_messages_that_was_lost_is_a_finding_for_days(pg_shelf: Shelf)
 
 
 SLOT = {"slot": "be_orders", "carries": "rows", "position": "0/0", "active": False, "wal_status": "reserved",
-        "retained_bytes": 3_200_000_000}
+        "retained_bytes": 3_200_000_000, "temporary": False}
+MISSING = SLOT | {"wal_status": "missing", "retained_bytes": None}
 
 
 @pytest.mark.parametrize(("slot", "wants", "says"), [
@@ -138,9 +160,10 @@ SLOT = {"slot": "be_orders", "carries": "rows", "position": "0/0", "active": Fal
     (SLOT, "message", "no live relay reads slot be_orders, which has rows"), (SLOT | {"carries": "messages"}, "message", ""),
     (SLOT | {"carries": "messages"}, "wal", "no live relay reads slot be_orders, which has messages"),
     (SLOT | {"carries": "messages", "retained_bytes": 10}, "poll", "which has messages and holds back 0 kB"),
-    (SLOT | {"retained_bytes": 1_000_000}, "poll", ""),
-    (SLOT | {"retained_bytes": 1_000_000}, "", ""), (SLOT | {"wal_status": "missing", "retained_bytes": None}, "", ""),
-    (SLOT | {"wal_status": "missing", "retained_bytes": None, "carries": "messages"}, "auto", ""),
+    (SLOT | {"retained_bytes": 1_000_000}, "poll", "which has rows and holds back 1.0 MB of the log"),
+    (SLOT | {"temporary": True, "active": True}, "auto", ""),
+    (SLOT | {"retained_bytes": 1_000_000}, "", ""), (MISSING, "", ""),
+    #2
     (SLOT | {"wal_status": "unreserved"}, "wal", "slot be_orders is unreserved"),
     (SLOT | {"wal_status": "lost", "retained_bytes": None}, "wal", "slot be_orders is lost: it held back more than"),
     (SLOT | {"wal_status": "lost", "carries": "messages"}, "message", "the messages that were not read are gone"),

@@ -66,7 +66,7 @@ def test_with_the_tables_go_slot_and_publication(
             assert db.execute(PUBLICATIONS).fetchone() == (1,)
             assert cli.run(["schema", "apply", "gone_app", "--to", "0"]) == 2
             said = capsys.readouterr().err
-            assert re.search(r"version 5 down to 0 and loses the slot be_\w+_m with \d+ kB of the log\.", said), said
+            assert re.search(r"version 5 down to 0 and loses the slot be_\w+_m with [\d.]+ [kMG]B of the log\.", said), said
             assert db.execute(SLOTS).fetchone() == (1,)
             assert cli.run(["schema", "apply", "gone_app", "--to", "0", "--yes"]) == 0
             assert db.execute(SLOTS).fetchone() == (0,)

@@ -38,7 +38,7 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
         if relay["wants"] in ("wal", "message") and relay["source"] == "poll" and relay["reason"] not in ON_THE_WAY:
             found.append(_polls(name, relay))
     for slot in status["slots"]:
-        found += _slot(name, slot, [relay["wants"] for relay in status["relays"]])
+        found += _slot(name, slot, status["relays"])
     for lost in status["slots_lost"]:
         found.append(Finding(
             name, f"slot {lost['slot']} was lost ({lost['why']}): messages that were added between {lost['after']} and "
@@ -63,12 +63,17 @@ def _polls(name: str, relay: Mapping[str, Any]) -> Finding:
         "the relay tries again by itself; it needs wal_level = logical, a role with REPLICATION, and a free slot and sender")
 
 
-def _slot(name: str, slot: Mapping[str, Any], wants: Sequence[str]) -> list[Finding]:
-    """What is wrong with a slot: the server lets go of it, or it holds back what nobody reads. ``wants``: what the live relays
-    were told to read."""
+def _slot(name: str, slot: Mapping[str, Any], relays: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """What is wrong with a slot: the server lets go of it, or it holds back what nobody reads. ``relays``: those that live."""
     which, retained = slot["slot"], slot["retained_bytes"] or 0
-    if slot["wal_status"] == "missing":  # it holds back nothing, and whoever wants it makes it
-        return []
+    if slot["temporary"]:
+        return []  # it goes with the relay that reads it
+    if slot["wal_status"] in ("unreserved", "lost"):
+        gone = slot["carries"] == "messages" and slot["wal_status"] == "lost"
+        return [Finding(
+            name, f"slot {which} is {slot['wal_status']}: it held back more than max_slot_wal_keep_size"
+            + (", and the messages that were not read are gone" if gone else ""),
+            "see that a relay is alive: it makes a new slot, and what is in the table it finds there")]
     messages = slot["carries"] == "messages"
     if slot["wal_status"] == "unreserved":
         return [Finding(
@@ -80,14 +85,15 @@ def _slot(name: str, slot: Mapping[str, Any], wants: Sequence[str]) -> list[Find
             + (", and the messages that were not read are gone" if messages else ""),
             "see that a relay is alive: it makes a new slot, and what is in the table it finds there")]
     drop = f"select pg_drop_replication_slot('{which}')" + (" (what was not read is lost then)" if messages else "")
-    if not wants:
+    if not relays:
         return [] if retained < RETAINED_BYTES else [Finding(
             name, f"no relay is alive, and slot {which} holds back {size(retained)} of the write-ahead log",
             f"start `bothends relay`; if none is to run any more: {drop}")]
-    # What is in a slot of messages is in no table: with nobody to read it, it counts however little it is.
-    if ("message" if messages else "wal") not in wants and (messages or retained >= RETAINED_BYTES):
+    # However little it is: it only grows.
+    if ("message" if messages else "wal") not in [relay["wants"] for relay in relays]:
+        drops = "relay " + " or ".join(str(relay["name"]) for relay in relays[:3]) + " drops it"
         goes = ("start a relay with relay_source = message; what is added as a message waits until then" if messages
-                else "the table has everything, and relays drop it when it holds back more than wal_budget_mb")
+                else f"the table has everything, and {drops} when it holds back more than wal_budget_mb")
         return [Finding(
             name, f"no live relay reads slot {which}, which has {slot['carries']} and holds back {size(retained)} of the log",
             f"{goes}; if none is to read it any more: {drop}")]

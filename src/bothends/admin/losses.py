@@ -33,7 +33,7 @@ def losses(admin: PostgresqlAdmin, now: int, target: int) -> Steps[list[str]]:
                 f"select count(*) from (select 1 from {{s}}.{table} where {which} limit :cap) counted", cap=COUNT_MAX)
             found.append(_counted(rows.rows[0][0], one, "effects' records" if table == "effects" else None))
     if admin.has_log and target < _LOG <= now:
-        rows = yield admin.slots()
+        rows = yield from admin.slots()
         found += [f"the slot {row[0]} with {size(int(row[5] or 0))} of the log" for row in rows.rows]
     return [one for one in found if one]
 

@@ -102,11 +102,11 @@ def _slots(admin: PostgresqlAdmin) -> Steps[list[dict[str, Any]]]:
     """Where relays read the log: their slots, and what each holds back."""
     if not admin.has_log:
         return []
-    found = yield admin.slots()
+    found = yield from admin.slots()
     return [
         {"slot": slot, "carries": "messages" if messages else "rows", "position": position, "active": bool(active),
-         "wal_status": wal_status or "missing", "retained_bytes": retained}
-        for slot, messages, position, active, wal_status, retained in found.rows
+         "wal_status": wal_status or "missing", "retained_bytes": retained, "temporary": temporary}
+        for slot, messages, position, active, wal_status, retained, temporary in found.rows
     ]
 
 

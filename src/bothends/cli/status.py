@@ -67,9 +67,8 @@ def _say_sources(outbox: dict[str, Any]) -> None:
     for slot in outbox["slots"]:
         held = "" if slot["retained_bytes"] is None else f", holds back {size(slot['retained_bytes'])} of the log"
         read = "" if slot["active"] or slot["wal_status"] == "missing" else ", nobody reads it"
-        if read and slot["carries"] == "rows" and any(r["wants"] == "auto" and r["source"] == "wal" for r in outbox["relays"]):
-            read += " (a relay with auto has one of its own, which ends with it)"
-        say(f"  slot {slot['slot']} for {slot['carries']}: {slot['wal_status']}{held}{read}")
+        carries = slot["carries"] + (", temporary" if slot["temporary"] else "")
+        say(f"  slot {slot['slot']} for {carries}: {slot['wal_status']}{held}{read}")
 
 
 def _nothing(outbox: dict[str, Any]) -> str:

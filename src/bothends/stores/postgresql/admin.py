@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from bothends.stores.steps import Sql
+from bothends.stores.postgresql.slots import SlotSteps
+from bothends.stores.steps import Result, Sql, Steps
 
 __all__ = ["PostgresqlAdmin"]
 
@@ -105,14 +106,19 @@ class PostgresqlAdmin:
         """The times of the newest events in the outbox: how fast they come."""
         return self.sql("select time from {s}.outbox order by seq desc limit :rows_max", rows_max=rows_max)
 
-    def slots(self) -> Sql:
-        """The slots on record: (name, carries messages, done up to, in use, wal_status, bytes of log that it holds back). What
-        the server does not know is null."""
-        return self.sql(
+    def slots(self) -> Steps[Result]:
+        """The slots on record, and the temporary one that the reader of rows has instead: (name, carries messages, done up to,
+        in use, wal_status, bytes of log that it holds back, temporary). What the server does not know is null."""
+        kept = yield from SlotSteps(self.schema).name()
+        return (yield self.sql(
             """
-            select l.slot, l.messages, l.position::text, s.active, s.wal_status, pg_wal_lsn_diff(
+            with ours as (
+                select slot, messages, position, false as temporary from {s}.relay_log where slot <> '' union all
+                select s.slot_name, false, s.confirmed_flush_lsn, true from {s}.relay_log l
+                join pg_replication_slots s on s.slot_name = :kept || '_' || l.relay and s.temporary where not l.messages)
+            select o.slot, o.messages, o.position::text, s.active, s.wal_status, pg_wal_lsn_diff(
                 case when pg_is_in_recovery() then pg_last_wal_receive_lsn() else pg_current_wal_insert_lsn() end,
-                s.restart_lsn)::bigint
-            from {s}.relay_log l left join pg_replication_slots s on s.slot_name = l.slot
-            where l.slot <> '' order by l.messages
-            """)
+                s.restart_lsn)::bigint, o.temporary
+            from ours o left join pg_replication_slots s on s.slot_name = o.slot
+            order by o.messages, o.temporary
+            """, kept=kept))
