@@ -163,7 +163,7 @@ MISSING = SLOT | {"wal_status": "missing", "retained_bytes": None}
     (SLOT | {"retained_bytes": 1_000_000}, "poll", "which has rows and holds back 1.0 MB of the log"),
     (SLOT | {"temporary": True, "active": True}, "auto", ""),
     (SLOT | {"retained_bytes": 1_000_000}, "", ""), (MISSING, "", ""),
-    #2
+    (MISSING, "poll", ""), (MISSING | {"carries": "messages"}, "poll", ""), (MISSING | {"carries": "messages"}, "auto", ""),
     (SLOT | {"wal_status": "unreserved"}, "wal", "slot be_orders is unreserved"),
     (SLOT | {"wal_status": "lost", "retained_bytes": None}, "wal", "slot be_orders is lost: it held back more than"),
     (SLOT | {"wal_status": "lost", "carries": "messages"}, "message", "the messages that were not read are gone"),

@@ -68,6 +68,9 @@ def test_with_the_tables_go_slot_and_publication(
             said = capsys.readouterr().err
             assert re.search(r"version 5 down to 0 and loses the slot be_\w+_m with [\d.]+ [kMG]B of the log\.", said), said
             assert db.execute(SLOTS).fetchone() == (1,)
+            db.execute("update bothends.relay_log set slot = 'be_none' where not messages")  # dropped by hand, or never made
+            assert cli.run(["schema", "apply", "gone_app", "--to", "0"]) == 2
+            assert "be_none" not in capsys.readouterr().err
             assert cli.run(["schema", "apply", "gone_app", "--to", "0", "--yes"]) == 0
             assert db.execute(SLOTS).fetchone() == (0,)
             assert db.execute(PUBLICATIONS).fetchone() == (0,)

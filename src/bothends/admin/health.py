@@ -66,8 +66,8 @@ def _polls(name: str, relay: Mapping[str, Any]) -> Finding:
 def _slot(name: str, slot: Mapping[str, Any], relays: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """What is wrong with a slot: the server lets go of it, or it holds back what nobody reads. ``relays``: those that live."""
     which, retained = slot["slot"], slot["retained_bytes"] or 0
-    if slot["temporary"]:
-        return []  # it goes with the relay that reads it
+    if slot["wal_status"] == "missing" or slot["temporary"]:
+        return []  # what is not there holds nothing back; a temporary one goes with the relay that reads it
     if slot["wal_status"] in ("unreserved", "lost"):
         gone = slot["carries"] == "messages" and slot["wal_status"] == "lost"
         return [Finding(

@@ -34,7 +34,8 @@ def losses(admin: PostgresqlAdmin, now: int, target: int) -> Steps[list[str]]:
             found.append(_counted(rows.rows[0][0], one, "effects' records" if table == "effects" else None))
     if admin.has_log and target < _LOG <= now:
         rows = yield from admin.slots()
-        found += [f"the slot {row[0]} with {size(int(row[5] or 0))} of the log" for row in rows.rows]
+        found += [f"the slot {row[0]} with {size(int(row[5] or 0))} of the log" for row in rows.rows
+                  if row[4] is not None]
     return [one for one in found if one]
 
 
