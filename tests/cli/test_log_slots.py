@@ -11,6 +11,7 @@ import pytest
 
 from bothends import cli
 from tests.conftest import fresh_database
+from tests.docs.pages import ROOT, blocks
 
 SLOTS = "select count(*) from pg_replication_slots where database = current_database()"
 PUBLICATIONS = "select count(*) from pg_publication"
@@ -51,6 +52,22 @@ def test_a_url_for_a_replication_connection_is_refused(
     said = "".join(capfd.readouterr())
     assert "has the parameter replication=" in said
     assert "leave it out: relays open" in said
+
+
+def test_the_page_removes_slots_and_publications_though_one_slot_on_record_is_gone(
+    postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = [block.text for block in blocks(ROOT / "docs/how-to/read-the-log.md") if block.language == "sql"][-1]
+    with fresh_database(postgresql_url) as url:
+        an_app(tmp_path, monkeypatch, "page_app", "Service('page', relay_source='message')")
+        monkeypatch.setenv("BOTHENDS_DATABASE_URL", url)
+        assert cli.run(["schema", "apply", "page_app"]) == 0
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("update bothends.relay_log set slot = 'be_none' where not messages")
+            for statement in sql.split(";\n"):
+                db.execute(statement)
+            assert db.execute(SLOTS).fetchone() == (0,)
+            assert db.execute(PUBLICATIONS).fetchone() == (0,)
 
 
 def test_with_the_tables_go_slot_and_publication(
