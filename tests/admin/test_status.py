@@ -1,6 +1,8 @@
 """Status, health and trace: right numbers, also with nobody at work; bounded; strange rows are shown, not fatal."""
 
+import inspect
 import uuid
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,9 @@ from bothends.admin import status as module
 from bothends.admin.amounts import amount, size
 from bothends.admin.status import consumer_status, outbox_status
 from bothends.admin.trace import trace
+from bothends.core.sources import Facts, Slot, plan
 from bothends.ids import derived_id
+from bothends.relay import log
 from bothends.stores.postgresql.relay import PostgresqlRelay
 from bothends.stores.postgresql.slots import SlotSteps
 from bothends.stores.steps import Sql
@@ -83,14 +87,37 @@ def test_a_relay_that_polls_though_it_was_told_to_read_is_a_finding(shelf: Shelf
     [finding] = health.of_outbox("orders", shelf.run(outbox_status(shelf.admin)))
     assert f"relay one polls, though relay_source is {wants}: the role has no REPLICATION attribute" in finding.what
     assert ("waits in the log" in finding.what) is waits
-    assert "a role with REPLICATION" in finding.fix
+    assert finding.fix.startswith("let a superuser run `alter role ... replication` for the relay's role; the relay tries")
 
 
-@pytest.mark.parametrize("reason", ["another relay reads the log", "takes over the slot", "begins to read the log"])
-def test_a_relay_that_is_on_its_way_to_the_log_is_no_finding(shelf: Shelf, reason: str) -> None:
-    """Its reader has just ended; nothing is wrong with the server."""
-    shelf.relay("one", left_s=9, wants="wal", reason=reason)
+@pytest.mark.parametrize("reason", health.ON_THE_WAY)
+@pytest.mark.parametrize("wants", ["wal", "message"])
+def test_a_relay_on_its_way_to_the_log_is_no_finding(shelf: Shelf, wants: str, reason: str) -> None:
+    """It takes over from one that died, and waits for its lease."""
+    shelf.relay("one", left_s=9, wants=wants, reason=reason)
     assert health.of_outbox("orders", shelf.run(outbox_status(shelf.admin))) == []
+    assert reason in inspect.getsource(log)
+
+
+ALL_RIGHT = Facts(
+    180_000, logical=True, recovering=False, may_replicate=True, slots_free=1, senders_free=1, pollers=0, slot=None,
+    position=None)
+
+
+@pytest.mark.parametrize(("wrong", "fix"), [
+    ({"recovering": True}, "URL of the primary"), ({"version": 130_000}, "upgrade the server"),
+    ({"logical": False}, "wal_level = logical"), ({"may_replicate": False}, "alter role"),
+    ({"pollers": 1}, "the same relay_source"), ({"senders_free": 0}, "raise max_wal_senders"),
+    ({"slots_free": 0}, "raise max_replication_slots"),
+    ({"slot": Slot(True, None, 0, 0, lost=False)}, "end the transactions"),
+])
+def test_each_reason_to_poll_has_its_fix(shelf: Shelf, wrong: dict[str, Any], fix: str) -> None:
+    act, reason = plan(ALL_RIGHT._replace(**wrong), keeps=True, messages=True)
+    assert act == "poll"
+    shelf.relay("one", left_s=9, wants="message", reason=reason)
+    [finding] = health.of_outbox("orders", shelf.run(outbox_status(shelf.admin)))
+    assert fix in finding.fix
+    assert "docs/" not in finding.fix
 
 
 def test_a_database_without_a_log_has_no_slots(shelf: Shelf) -> None:

@@ -15,6 +15,24 @@ WAITING_S = 60.0
 RETAINED_BYTES = 16 * 1024 * 1024
 """What a slot may hold back with no relay alive before it is a finding: one segment of the log."""
 
+ON_THE_WAY = ("", "another relay reads the log", "the relay that reads the log polls", "takes over the slot",
+              "the table is read up to the slot's beginning")
+"""Why a relay polls where nothing is wrong with it."""
+ALLOWS = (
+    ("wal_level", "set wal_level = logical on the server and restart it"),
+    ("no REPLICATION attribute", "let a superuser run `alter role ... replication` for the relay's role"),
+    ("max_replication_slots", "raise max_replication_slots and restart the server, or drop slots that nobody reads"),
+    ("max_wal_senders", "raise max_wal_senders and restart the server"),
+    ("told to read elsewhere", "give all relays of this outbox the same relay_source"),
+    ("is a stand-by", "give relays the URL of the primary"),
+    ("older than PostgreSQL", "upgrade the server, or set relay_source = poll"),
+    ("pg_hba.conf", "let the relay's role in with a line in pg_hba.conf, and reload the server"),
+    ("somebody is making the slot", "end the transactions that it waits for, or wait"),
+    ("waits for open transactions", "end long transactions (pg_stat_activity), or wait"),
+    ("WAL budget", "see that the broker takes events as fast as they come, or raise wal_budget_mb"),
+)
+"""What to do about the reasons for which a relay polls, by a part of them."""
+
 
 class Finding(NamedTuple):
     where: str
@@ -35,8 +53,8 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
         if relay["state"] != "ok":
             found.append(Finding(name, f"relay {relay['name']} is {relay['state']}: {relay['detail']}",
                                  "see that the broker is up and reachable; nothing is lost meanwhile"))
-        if relay["wants"] in ("wal", "message") and relay["source"] == "poll" and relay["reason"] not in ON_THE_WAY:
-            found.append(_polls(name, relay))
+        if relay["wants"] in ("wal", "message") and relay["source"] == "poll":
+            found += _polls(name, relay)
     for slot in status["slots"]:
         found += _slot(name, slot, status["relays"])
     for lost in status["slots_lost"]:
@@ -54,13 +72,18 @@ def of_outbox(name: str, status: Mapping[str, Any]) -> list[Finding]:
     return found
 
 
-def _polls(name: str, relay: Mapping[str, Any]) -> Finding:
-    """A relay that was told to read the log, and does not."""
-    why = f": {relay['reason']}" if relay["reason"] else ""
+def _polls(name: str, relay: Mapping[str, Any]) -> list[Finding]:
+    """A relay that was told to read the log, and does not. While another one reads, did a moment ago, or is to blame, it is
+    none: who is to read says what is wrong."""
+    reason = relay["reason"]
+    if reason in ON_THE_WAY:
+        return []
     waits = "; what is added waits in the log" if relay["wants"] == "message" else ""
-    return Finding(
-        name, f"relay {relay['name']} polls, though relay_source is {relay['wants']}{why}{waits}",
-        "the relay tries again by itself; it needs wal_level = logical, a role with REPLICATION, and a free slot and sender")
+    fix = next((fix for part, fix in ALLOWS if part in reason),
+               "see to what it says: the server must allow reading the log (wal_level = logical, a role with REPLICATION, a "
+               "free slot and WAL sender, a line in pg_hba.conf)")
+    return [Finding(name, f"relay {relay['name']} polls, though relay_source is {relay['wants']}: {reason}{waits}",
+                    f"{fix}; the relay tries again by itself")]
 
 
 def _slot(name: str, slot: Mapping[str, Any], relays: Sequence[Mapping[str, Any]]) -> list[Finding]:
