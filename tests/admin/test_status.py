@@ -189,6 +189,7 @@ MISSING = SLOT | {"wal_status": "missing", "retained_bytes": None}
     (SLOT | {"carries": "messages", "retained_bytes": 10}, "poll", "which has messages and holds back 0 kB"),
     (SLOT | {"retained_bytes": 1_000_000}, "poll", "which has rows and holds back 1.0 MB of the log"),
     (SLOT | {"temporary": True, "active": True}, "auto", ""),
+    (SLOT | {"carries": "messages", "retained_bytes": 10}, "", "0 kB of the write-ahead log, with the messages in it"),
     (SLOT | {"retained_bytes": 1_000_000}, "", ""), (MISSING, "", ""),
     (MISSING, "poll", ""), (MISSING | {"carries": "messages"}, "poll", ""), (MISSING | {"carries": "messages"}, "auto", ""),
     (SLOT | {"wal_status": "unreserved"}, "wal", "slot be_orders is unreserved"),

@@ -58,6 +58,24 @@ def test_slots_are_said_with_what_they_hold_back(
     assert "nobody reads it (a relay with auto has one of its own, which ends with it)\n" in beside_auto
 
 
+def test_what_waits_in_the_log_is_not_called_drained(bothends: Cli, pg_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOTHENDS_DATABASE_URL", pg_database)
+    monkeypatch.setenv("BOTHENDS_RELAY_SOURCE", "message")
+    bothends("schema", "apply")
+    with psycopg.connect(pg_database, autocommit=True) as db:
+        db.execute("select pg_logical_emit_message(true, 'bothends.bothends', repeat('x', 200000))")
+        said = bothends("status")
+        [numbers] = bothends.json("status")["outboxes"]
+        db.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()")
+    assert ": 0 waiting in the table, " in said
+    assert re.search(r", what waits in the log is not counted \(its slot holds back [\d.]+ [kM]B\); 0 relays\n", said)
+    assert "  nothing waits in the table\n" in said
+    assert "drained;" not in said
+    assert numbers["drain_s"] is None
+    assert numbers["in_log_bytes"] > 200_000
+    assert bothends.json("status")["outboxes"][0]["in_log_bytes"] is None  # the slot is gone, and what was in it
+
+
 def test_a_consumer_with_parked_messages_is_not_drained(bothends: Cli, shelf: Shelf) -> None:
     bothends("topics", "create")
     shelf.consumer()

@@ -13,7 +13,7 @@ __all__ = ["Finding", "of_consumer", "of_outbox"]
 WAITING_S = 60.0
 """An event that waits longer than this is a finding."""
 RETAINED_BYTES = 16 * 1024 * 1024
-"""What a slot may hold back with no relay alive before it is a finding: one segment of the log."""
+"""What a slot of rows may hold back with no relay alive before it is a finding: one segment of the log."""
 
 ON_THE_WAY = ("", "another relay reads the log", "the relay that reads the log polls", "takes over the slot",
               "the table is read up to the slot's beginning")
@@ -109,8 +109,9 @@ def _slot(name: str, slot: Mapping[str, Any], relays: Sequence[Mapping[str, Any]
             "see that a relay is alive: it makes a new slot, and what is in the table it finds there")]
     drop = f"select pg_drop_replication_slot('{which}')" + (" (what was not read is lost then)" if messages else "")
     if not relays:
-        return [] if retained < RETAINED_BYTES else [Finding(
-            name, f"no relay is alive, and slot {which} holds back {size(retained)} of the write-ahead log",
+        return [] if retained < RETAINED_BYTES and not messages else [Finding(
+            name, f"no relay is alive, and slot {which} holds back {size(retained)} of the write-ahead log"
+            + (", with the messages in it" if messages else ""),
             f"start `bothends relay`; if none is to run any more: {drop}")]
     # However little it is: it only grows.
     if ("message" if messages else "wal") not in [relay["wants"] for relay in relays]:

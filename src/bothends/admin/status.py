@@ -34,7 +34,8 @@ def _age_s(rfc3339: str | None) -> float | None:
 
 
 def outbox_status(admin: PostgresqlAdmin) -> Steps[dict[str, Any]]:
-    """What waits in one outbox, by topic, how fast it comes and goes, and the relays at work."""
+    """What waits in one outbox, by topic, how fast it comes and goes, and the relays at work. ``in_log_bytes``: what a slot of
+    messages holds back, where there is one; what waits in it nobody can count, nor say when it will be done."""
     topics: dict[str, dict[str, Any]] = {}
     scanned = True
     found = yield admin.waiting(COUNT_MAX, SCAN_MAX)
@@ -61,14 +62,17 @@ def outbox_status(admin: PostgresqlAdmin) -> Steps[dict[str, Any]]:
     delayed = yield admin.sql(
         "select count(*) from (select 1 from {s}.delayed limit :cap) counted", cap=COUNT_MAX)
     rate_in, rate_out = yield from _rates(admin)
+    slots = yield from _slots(admin)
+    unread = [s["retained_bytes"] or 0 for s in slots if s["carries"] == "messages" and s["wal_status"] != "missing"]
     ages = [t["oldest_age_s"] for t in topics.values() if t["oldest_age_s"] is not None]
     return {
         "waiting": waiting, "at_least": at_least, "oldest_age_s": _rounded(max(ages, default=None)),
         "held": sum(t["held"] for t in topics.values()), "dead": sum(t["dead"] for t in topics.values()),
         "delayed": delayed.rows[0][0], "in_per_s": _rounded(rate_in), "out_per_s": _rounded(rate_out),
-        "drain_s": _rounded(drain_s(waiting, rate_in, rate_out)),
+        "in_log_bytes": sum(unread) if unread else None,
+        "drain_s": None if unread else _rounded(drain_s(waiting, rate_in, rate_out)),
         "topics": [{**t, "oldest_age_s": _rounded(t["oldest_age_s"])} for _, t in sorted(topics.items())],
-        "relays": (yield from _relays(admin)), "slots": (yield from _slots(admin)),
+        "relays": (yield from _relays(admin)), "slots": slots,
         "slots_lost": (yield from _slots_lost(admin)),
     }
 

@@ -37,13 +37,14 @@ def status(
             say(f"outbox {outbox['name']}: {outbox['error']}")
             continue
         plus = "+" if outbox["at_least"] else ""
-        say(f"outbox {outbox['name']}: {outbox['waiting']}{plus} waiting, {outbox['held']} held, {outbox['dead']} dead, "
+        where = "" if outbox["in_log_bytes"] is None else " in the table"
+        say(f"outbox {outbox['name']}: {outbox['waiting']}{plus} waiting{where}, {outbox['held']} held, {outbox['dead']} dead, "
             f"{outbox['delayed']} delayed; in {outbox['in_per_s']}/s, out {outbox['out_per_s']}/s, "
-            f"{_drained(outbox, outbox['held'])}; {amount(len(outbox['relays']), 'relay')}")
+            f"{_outbox_drained(outbox)}; {amount(len(outbox['relays']), 'relay')}")
         _say_sources(outbox)
         table(("topic", "waiting", "oldest", "held", "dead"),
               [[t["topic"], t["waiting"], duration(t["oldest_age_s"]), t["held"], t["dead"]] for t in outbox["topics"]],
-              empty=_nothing(outbox))
+              empty=f"  nothing waits{where}")
     say()
     table(("consumer", "lag", "handled/s", "drained", "parked keys", "parked", "held", "dead", "oldest dead", "owner"),
           [[c["consumer"], c["lag"], c["processed_per_s"], _drained(c, c["parked"] or c["held_keys"]), c["parked_keys"],
@@ -71,12 +72,11 @@ def _say_sources(outbox: dict[str, Any]) -> None:
         say(f"  slot {slot['slot']} for {carries}: {slot['wal_status']}{held}{read}")
 
 
-def _nothing(outbox: dict[str, Any]) -> str:
-    """Where no topic has events: messages wait in the log, where nobody counts them."""
-    held = [slot["retained_bytes"] or 0 for slot in outbox["slots"] if slot["carries"] == "messages"]
-    if not held:
-        return "  nothing waits"
-    return f"  nothing waits in the table; what waits in the log is not counted: its slot holds back {size(held[0])}"
+def _outbox_drained(outbox: dict[str, Any]) -> str:
+    in_log = outbox["in_log_bytes"]
+    if in_log is None:
+        return _drained(outbox, outbox["held"])
+    return f"what waits in the log is not counted (its slot holds back {size(in_log)})"
 
 
 def _drained(numbers: dict[str, Any], kept: int) -> str:
