@@ -15,7 +15,9 @@ import pytest
 from bothends import AsyncContext, Context, Service, event
 from bothends.brokers import open_broker
 from bothends.errors import ConfigError
+from bothends.operating.apps import of
 from bothends.operating.embedding import problems
+from bothends.operating.roles import Roles
 from bothends.stores import open_store
 from bothends.stores.schema import apply
 
@@ -62,6 +64,29 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - in the database, which tells nobody
             await asyncio.sleep(0.02)
+
+
+async def test_the_log_has_full_names_as_status_has(
+    urls: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BOTHENDS_GROUP_PREFIX", "eu-")
+    caplog.set_level("INFO", "bothends")
+    shop = Service("shop", **urls)
+    stock = shop.consumer("stock")
+
+    @stock.handle(OrderPlaced)
+    def reserve(order: OrderPlaced, ctx: Context[sqlite3.Connection]) -> None:
+        ctx.connection.execute("insert into handled values (?)", (order.order_id,))
+
+    app = of(shop)
+    task = {"role": "both", "stop_timeout_s": 5.0}
+    async with Roles(app, asyncio.get_running_loop()).crew(task, lambda: None) as crew:
+        assert crew.describes["consumers"] == ["eu-shop.stock"]
+    async with shop.running():
+        place(shop, tmp_path, "o1")
+        await until(lambda: handled(tmp_path) == ["o1"])
+    named = {record.consumer for record in caplog.records if hasattr(record, "consumer")}
+    assert named == {"eu-shop.stock"}
 
 
 async def test_it_relays_and_handles_and_leaves_signals_alone(urls: dict[str, str], tmp_path: Path) -> None:

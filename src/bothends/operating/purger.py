@@ -34,7 +34,8 @@ class Purger:
             try:
                 keep_of(consumer, self._broker)
             except PublishError as error:
-                _log.debug("retention not checked yet: %s", error, extra={"consumer": consumer.name})
+                _log.debug("retention not checked yet: %s", error, extra={
+                    "consumer": self._settings.group_prefix + consumer.name})
 
     def run(self, stop: threading.Event, ready: threading.Event) -> None:
         """Until ``stop``: after the grace period, every ``purge_interval_s``. Outages are waited for."""

@@ -71,7 +71,7 @@ class Roles:
                 members.append(Member("membership", membership.run, helps=True))
                 if task.get("purges", True):
                     members += self._purgers(consumers)
-                describes |= {"consumers": [c.name for c in consumers], "member": membership.index}
+                describes |= {"consumers": [self._group(c) for c in consumers], "member": membership.index}
             if self._counts_s:
                 members.append(Member("tally", self._tally.run, helps=True))
             stack.callback(self._tally.flush)
@@ -143,7 +143,7 @@ class Roles:
         def run(stop: threading.Event, ready: threading.Event) -> None:
             worker.run(stop, ready, stop_timeout_s=float(task["stop_timeout_s"]))
 
-        return Member(f"worker {consumer.name}", run)
+        return Member(f"worker {worker.group}", run)
 
     def _purgers(self, consumers: Sequence[Consumer]) -> list[Member]:
         members = []
@@ -159,9 +159,12 @@ class Roles:
         return members
 
     def _membership(self, consumers: Sequence[Consumer], index: int | None) -> Membership:
-        settings = [self._app.settings[c.service.name] for c in consumers]
-        groups = [s.group_prefix + c.name for s, c in zip(settings, consumers, strict=True)]
-        return Membership(groups, directory(settings[0].runtime_dir), index=index)
+        runtime_dir = self._app.settings[consumers[0].service.name].runtime_dir
+        return Membership([self._group(c) for c in consumers], directory(runtime_dir), index=index)
+
+    def _group(self, consumer: Consumer) -> str:
+        """Its full name: that of its group, of its rows, and in the log."""
+        return self._app.settings[consumer.service.name].group_prefix + consumer.name
 
     async def _lifespans(self, stack: contextlib.AsyncExitStack, consumers: Sequence[Consumer]) -> dict[str, Any]:
         """What each service's lifespan yields, entered once per process, on the loop of the handlers [A17]."""

@@ -156,7 +156,7 @@ class Keeper:
             if seat.begun_at is not None and now - seat.begun_at > plan.lease_s:
                 waiting += seat.backend()
         if waiting and run(plan.store.inbox.end_frozen(waiting, plan.worker, plan.lease_s), connection):
-            _log.warning("ended the transaction of a frozen worker", extra={"consumer": plan.consumer.name})
+            _log.warning("ended the transaction of a frozen worker", extra={"consumer": self._floor.group})
 
     def _look_at_waiting(self, connection: Connection) -> None:
         floor, plan = self._floor, self._floor.the_plan

@@ -128,7 +128,8 @@ class Worker:
             except Exception as error:
                 if not isinstance(error, StoreUnavailable) and fault_of(error) is None:
                     raise
-                _log.warning("the worker waits for the database: %s", error, extra={"consumer": self.consumer.name})
+                _log.warning("the worker waits for the %s: %s", "broker" if broker_away else "database", error,
+                             extra={"consumer": self.group})
                 stop.wait(_START_AGAIN_S)
         return None
 
@@ -163,7 +164,7 @@ class Worker:
                 if error.blame is not Blame.BROKER:
                     raise
                 _log.warning("the worker waits for the broker (is it up, and its URL right? `bothends config`): %s", error,
-                             extra={"consumer": self.consumer.name})
+                             extra={"consumer": self.group})
                 stop.wait(_START_AGAIN_S)
 
     def _subscribe(self, registered: Registered) -> None:
@@ -276,7 +277,7 @@ class Worker:
                 continue
             self._abandoned += 1
             _log.error("a handler ran longer than timeout_s and was abandoned", extra={
-                "consumer": self.consumer.name, "id": culprits[0].name[1], "abandoned": self._abandoned,
+                "consumer": self.group, "id": culprits[0].name[1], "abandoned": self._abandoned,
             })
             self._slots[index] = successor
             successor.start()
@@ -286,7 +287,7 @@ class Worker:
 
     def _begin_anew(self, error: PublishError) -> None:
         """The broker took this member for dead, or the client is broken: everything in hand is lost to us."""
-        _log.warning("the subscription begins anew: %s", error, extra={"consumer": self.consumer.name})
+        _log.warning("the subscription begins anew: %s", error, extra={"consumer": self.group})
         self._forget(list(self.floor.generations))
         assert self._subscription is not None
         try:

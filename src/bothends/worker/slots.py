@@ -156,7 +156,7 @@ class Slot:
         timeout_s = self.floor.the_plan.consumer.timeout_s
         error = HandlerTimeout(f"the handler ran longer than timeout_s={timeout_s:g}")
         successor = work.successor(culprits, error) if work is not None else None
-        self.floor.observe(HandlerStuck(self.floor.the_plan.consumer.name))
+        self.floor.observe(HandlerStuck(self.floor.group))
         return Slot(
             self.floor, self.index, forwarder=self._forwarder, queue=self.queue, drains=self.drains, first=successor,
             first_items=self._items,
@@ -243,7 +243,7 @@ class Slot:
                 return
             self._finishing = True
         if lost:
-            _log.info("the database is back, or the work was given up", extra={"consumer": self.floor.the_plan.consumer.name})
+            _log.info("the database is back, or the work was given up", extra={"consumer": self.floor.group})
         ended = time.monotonic()
         self.floor.dealing.end(self.index, ended, len(self._items))
         self._finish(work, ended - began)
@@ -256,7 +256,7 @@ class Slot:
         return self.floor.stopping.is_set()
 
     def _tell_lost(self, error: Exception) -> None:
-        name = self.floor.the_plan.consumer.name
+        name = self.floor.group
         if isinstance(error, StoreUnavailable):
             _log.warning("consumption waits for the database: %s", error, extra={"consumer": name})
         else:
@@ -296,11 +296,11 @@ class Slot:
             floor.wake.set()
         if counts:
             floor.count(counts)
-            floor.observe(Delivered(floor.the_plan.consumer.name, dict(counts), seconds))
+            floor.observe(Delivered(floor.group, dict(counts), seconds))
         for parted, error in work.parted:
-            floor.observe(failed_together(floor.the_plan.consumer.name, parted, error))
+            floor.observe(failed_together(floor.group, parted, error))
         for delivery in deliveries:
-            if delivery.outcome in _FAILED and (failed := failed_of(floor.the_plan.consumer.name, delivery)) is not None:
+            if delivery.outcome in _FAILED and (failed := failed_of(floor.group, delivery)) is not None:
                 floor.observe(failed)
         self._resize(work)
 
