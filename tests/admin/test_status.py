@@ -285,6 +285,22 @@ def test_the_life_of_one_event(shelf: Shelf) -> None:
     assert shelf.run(trace(shelf.admin, "nobody")) == []
 
 
+def test_a_life_is_told_in_order_of_time(shelf: Shelf) -> None:
+    [id_] = shelf.outbox(1)
+    caused = derived_id("orders", id_, "inventory.stock", 0)
+    shelf.consumer("eu-inventory.stock")  # ids are derived of the name without its prefix
+    shelf.sql("update {s}.consumers set service = 'inventory'")
+    shelf.inbox(id_, "p", consumer="eu-inventory.stock", age_s=10)
+    shelf.letter(id_, consumer="eu-inventory.stock", inbox=None, age_s=500)
+    shelf.letter(id_, consumer="inventory.other", inbox=None, age_s=700)
+    shelf.sql("insert into {s}.outbox (id, source, type, topic, time) values (:id, 'inventory', 'stock.updated', 'x', "
+              "'2026-01-02T00:00:00Z')", id=caused)
+    found = shelf.run(trace(shelf.admin, id_))
+    assert [(entry["place"], entry.get("consumer")) for entry in found] == [
+        ("outbox", None), ("caused", "eu-inventory.stock"), ("dead letter", "inventory.other"),
+        ("dead letter", "eu-inventory.stock"), ("inbox", "eu-inventory.stock")]
+
+
 def test_sizes() -> None:
     assert [size(n) for n in (0, 999_400, 1_500_000, 999_900_000, 2_000_000_000)] == [
         "0 kB", "999 kB", "1.5 MB", "999.9 MB", "2.0 GB"]

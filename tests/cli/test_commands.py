@@ -1,5 +1,7 @@
 """Each command, in text and JSON, with its exit status; errors in two lines."""
 
+import json
+import re
 import uuid
 from pathlib import Path
 
@@ -122,6 +124,22 @@ def test_dead_letters_listed_shown_and_grouped(bothends: Cli, shelf: Shelf) -> N
     bothends("dead", "list", "--group", "owner", status=2)
     bothends("dead", "show", "99", status=2)
     assert "do: " in bothends.err or "dead list" in bothends.err
+
+
+def test_a_letter_after_redrives_says_what_is_counted_and_what_ended_it(bothends: Cli, shelf: Shelf) -> None:
+    number = shelf.letter("m1")
+    assert "attempts, the last time" not in bothends("dead", "show", str(number))
+    runs = [{"at": f"t{n}", "attempt": 1 + n % 3, "error": "ValueError: no"} for n in range(9)]
+    shelf.sql("update {s}.dead_letters set state = 'done', attempts = 3, redrives = 3, history = :history",
+              history=json.dumps(runs))
+    said = bothends("dead", "show", str(number))
+    assert re.search(r"\nstate +done\nended +\S+Z: the run after redrive 3 succeeded\nit died of +handler_error\n", said), said
+    assert re.search(r"\nits last error +ValueError: no\n", said)
+    assert re.search(r"\nattempts, the last time +3\nfailed runs +9\n", said)
+    for state, ended in (("redriven", "redriven, it waits for its run"), ("discarded", "discarded"), ("open", None)):
+        shelf.sql("update {s}.dead_letters set state = :state", state=state)
+        shown = bothends.json("dead", "show", str(number))["ended"]
+        assert shown is None if ended is None else shown.endswith(f": {ended}")
 
 
 def test_a_dead_letter_is_shown_whichever_database_has_it(

@@ -164,11 +164,13 @@ def _one(admin: PostgresqlAdmin, letter_id: int) -> Steps[Letter]:
 
 
 def show(admin: PostgresqlAdmin, letter_id: int) -> Steps[dict[str, Any]]:
-    """Everything about one letter: bytes, headers, history, both hashes, the acts on it, its effects."""
+    """Everything about one letter: bytes, headers, history, both hashes, the acts on it, its effects. ``attempts`` are those
+    of the last time that it died; ``history`` has the failed runs of all times (``HISTORY_MAX``); ``ended``: what became of it,
+    None while it is open."""
     letter = yield from _one(admin, letter_id)
     found = yield admin.sql(
-        "select body, headers, history, hash, edited_hash from {s}.dead_letters where id = :id", id=letter_id)
-    body, headers, history, hash_, edited = found.rows[0]
+        "select body, headers, history, hash, edited_hash, {at:changed_at} from {s}.dead_letters where id = :id", id=letter_id)
+    body, headers, history, hash_, edited, changed_at = found.rows[0]
     acts = yield admin.sql(
         "select {at:at}, by, verb, reason from {s}.audit where target = :target order by id desc limit 20",
         target=f"dead letter {letter_id}")
@@ -179,10 +181,22 @@ def show(admin: PostgresqlAdmin, letter_id: int) -> Steps[dict[str, Any]]:
     return {
         **letter.as_json(),
         "body": _text(body), "headers": [[name, _text(value)] for name, value in unpack_headers(bytes(headers))],
-        "history": json.loads(history), "hash": _hex(hash_), "edited_hash": _hex(edited),
+        "ended": _ended(letter, changed_at), "history": json.loads(history), "hash": _hex(hash_), "edited_hash": _hex(edited),
         "acts": [dict(zip(("at", "by", "verb", "reason"), row, strict=True)) for row in acts.rows],
         "effects": [dict(zip(("name", "state", "key", "error", "runs"), row, strict=True)) for row in effects.rows],
     }
+
+
+def _ended(letter: Letter, changed_at: str) -> str | None:
+    match letter.state:
+        case "done":
+            how = f"the run after redrive {letter.redrives} succeeded" if letter.redrives else "it was handled without one"
+            return f"{changed_at}: {how}"
+        case "redriven":
+            return f"{changed_at}: redriven, it waits for its run"
+        case "discarded":
+            return f"{changed_at}: discarded"
+    return None
 
 
 def _text(value: bytes | None) -> str | None:

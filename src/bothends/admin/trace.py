@@ -3,6 +3,9 @@ and the events it caused (whose ids can be derived from it)."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from bothends.admin.acts import listed
@@ -11,7 +14,7 @@ from bothends.ids import derived_id
 from bothends.stores.postgresql.admin import PostgresqlAdmin
 from bothends.stores.steps import Steps
 
-__all__ = ["trace"]
+__all__ = ["in_order", "trace"]
 
 CAUSED_MAX = 50
 """Events per handler run that are looked for."""
@@ -19,7 +22,7 @@ _INBOX = {"p": "processed", "k": "parked", "d": "dead", "x": "discarded"}
 
 
 def trace(admin: PostgresqlAdmin, event_id: str) -> Steps[list[dict[str, Any]]]:
-    """What is known of ``event_id``: one entry per place, in the order of its life."""
+    """What is known of ``event_id``: one entry per place, in order of time."""
     found: list[dict[str, Any]] = []
     for table, place in (("outbox", "outbox"), ("held", "outbox (held)"), ("delayed", "outbox (delayed)")):
         rows = yield admin.sql(
@@ -28,14 +31,31 @@ def trace(admin: PostgresqlAdmin, event_id: str) -> Steps[list[dict[str, Any]]]:
             {"place": place, "source": source, "type": type_, "topic": topic, "key": shown(key), "at": at}
             for source, type_, topic, key, at in rows.rows
         ]
-    consumers = yield admin.sql("select id, name from {s}.consumers order by name limit 1000")
+    consumers = yield admin.sql("select id, name, service from {s}.consumers order by name limit 1000")
     sources: set[str] = {str(entry["source"]) for entry in found}
-    for number, name in consumers.rows:
+    for number, name, _ in consumers.rows:
         entries = yield from _at_consumer(admin, number, name, event_id)
         sources.update(str(e["source"]) for e in entries)
         found += entries
-    found += yield from _caused(admin, event_id, sources, [row[1] for row in consumers.rows])
-    return found
+    found += yield from _caused(admin, event_id, sources, [(name, service) for _, name, service in consumers.rows])
+    return in_order(found)
+
+
+def in_order(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By time, which applications wrote for outboxes and databases for the rest; one without a time comes last."""
+    return sorted(entries, key=_when)
+
+
+def _when(entry: dict[str, Any]) -> float:
+    try:
+        return datetime.fromisoformat(entry["at"]).timestamp()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return math.inf
+
+
+def _known_as(name: str, service: str) -> list[str]:
+    """What a consumer of that full name may be called without its prefix, of which ids are derived."""
+    return [name[n:] for n in range(len(name)) if name.startswith(f"{service}.", n)] or [name]
 
 
 def _at_consumer(admin: PostgresqlAdmin, number: int, name: str, event_id: str) -> Steps[list[dict[str, Any]]]:
@@ -67,12 +87,12 @@ def _at_consumer(admin: PostgresqlAdmin, number: int, name: str, event_id: str) 
 
 
 def _caused(
-    admin: PostgresqlAdmin, event_id: str, sources: set[str], consumers: list[str]
+    admin: PostgresqlAdmin, event_id: str, sources: set[str], consumers: list[tuple[str, str]]
 ) -> Steps[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     for source in sorted(sources)[:10]:
-        for consumer in consumers:
-            ids = [derived_id(source, event_id, consumer, n) for n in range(CAUSED_MAX)]
+        for consumer, service in consumers:
+            ids = [derived_id(source, event_id, known, n) for known in _known_as(consumer, service) for n in range(CAUSED_MAX)]
             params: dict[str, Any] = {}
             rows = yield admin.sql(
                 f"select id, source, type, topic, key, time from {{s}}.outbox "

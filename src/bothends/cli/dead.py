@@ -21,6 +21,7 @@ from bothends.admin.redrive import redrive
 from bothends.cli import redriving
 from bothends.cli.desk import AppOption, By, Database, Desk, Json, Reason, ServiceOption, Yes, act, desk, has_run
 from bothends.cli.output import WrongUse, as_json, ask, duration, fields, say, table
+from bothends.core.consuming import HISTORY_MAX
 from bothends.errors import ConfigError
 
 __all__ = ["app"]
@@ -101,13 +102,30 @@ def show_(
     if json:
         as_json(shown)
         return
-    fields({name: value for name, value in shown.items() if name not in ("history", "headers", "acts", "effects")})
+    fields(_labelled(shown))
     for name in ("headers", "history", "effects", "acts"):
         if shown[name]:
             say(f"\n{name}:")
             for entry in shown[name]:
                 say("  " + ("  ".join(map(str, entry)) if isinstance(entry, list) else
                             "  ".join(f"{k}={v}" for k, v in entry.items() if v not in (None, ""))))
+
+
+def _labelled(shown: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a letter as people read them: what became of it before the error that it died of, and what is counted."""
+    labels = {} if shown["state"] == "open" else {"reason": "it died of", "error": "its last error"}
+    if shown["redrives"]:
+        labels["attempts"] = "attempts, the last time"
+    found: dict[str, Any] = {}
+    for name, value in shown.items():
+        if name not in ("history", "headers", "acts", "effects", "ended"):
+            found[labels.get(name, name)] = value
+        if name == "state":
+            found["ended"] = shown["ended"]
+        if name == "attempts":
+            failed = len(shown["history"])
+            found["failed runs"] = f"{failed} or more" if failed >= HISTORY_MAX else failed or None
+    return found
 
 
 def _shown(databases: list[Database], id_: int) -> dict[str, Any]:

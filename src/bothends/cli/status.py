@@ -93,11 +93,12 @@ def trace(
     event_id: Annotated[str, typer.Argument(metavar="ID")], app: AppOption = None, service: ServiceOption = None,
     json: Json = False,
 ) -> None:
-    """The life of one event: outbox, inboxes, retries, dead letters, effects, and what it caused."""
+    """The life of one event, in order of time: outbox, inboxes, retries, dead letters, effects, and what it caused."""
     rows: list[dict[str, Any]] = []
     with desk(app) as found:
         for database in found.databases(service):
             rows += [{"service": database.name, **row} for row in database.ask(acts.trace(database.store.admin, event_id))]
+    rows = acts.in_order(rows)
     if json:
         as_json(rows)
         return
