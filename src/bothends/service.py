@@ -274,7 +274,9 @@ class Service:
         schema_patience: timedelta = timedelta(hours=24),
     ) -> Consumer:
         """Declares one subscription. ``timeout_s`` bounds one handler run; ``concurrency`` is the number of messages
-        (of different keys) in hand at once in one process; ``batch_max`` (1 to 10,000) bounds one transaction.
+        (of different keys) in hand at once in one process; ``batch_max`` (1 to 10,000) bounds one transaction. ``aliases``
+        are former names, whose position and inbox it takes over: ``"stock"``, or with service and prefix
+        ``"eu-inventory.stock"``.
 
         Raises ConfigError for a name that is taken or not made of letters, digits, ``.``, ``_`` and ``-``, for a naive
         ``start``, and for limits out of range.

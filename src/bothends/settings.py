@@ -124,9 +124,10 @@ class Settings:
         "go to the client: `kafka://host:9092?linger.ms=20` makes a busy relay wait longer for fuller batches (5 if nothing "
         "is said; where few events are on their way none waits).", secret=True, high=4096, from_code="broker")
     group_prefix: str = _setting(
-        str, "", "Put before the names of consumer groups, so that two environments can share a broker. It is a "
-        "part of the inbox's name: a worker refuses to start where its database knows the consumer under another prefix.",
-        high=20)
+        str, "", "Put before the names of consumer groups and their inboxes, so that two environments, each with a database "
+        "of its own, can share a broker. Changed on a database that knows the consumer under another prefix, it keeps "
+        "workers from starting: set it back, or give the consumer its old full name, "
+        "`aliases=[\"eu-orders.billing\"]`, to take over position and inbox.", high=20)
     partitions: int = _setting(int, 8, "Partitions of topics that `topics create` and `--create-topics` make.",
                                low=1, high=10_000)
     create_topics: bool = _setting(bool, False, "Make missing topics at start (for development).")

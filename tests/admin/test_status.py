@@ -1,6 +1,5 @@
 """Status, health and trace: right numbers, also with nobody at work; bounded; strange rows are shown, not fatal."""
 
-import inspect
 import uuid
 from typing import Any
 
@@ -11,9 +10,8 @@ from bothends.admin import status as module
 from bothends.admin.amounts import amount, size
 from bothends.admin.status import consumer_status, outbox_status
 from bothends.admin.trace import trace
-from bothends.core.sources import Facts, Slot, plan
+from bothends.core.sources import ON_THE_WAY, Facts, Slot, plan
 from bothends.ids import derived_id
-from bothends.relay import log
 from bothends.stores.postgresql.relay import PostgresqlRelay
 from bothends.stores.postgresql.slots import SlotSteps
 from bothends.stores.steps import Sql
@@ -90,13 +88,12 @@ def test_a_relay_that_polls_though_it_was_told_to_read_is_a_finding(shelf: Shelf
     assert finding.fix.startswith("let a superuser run `alter role ... replication` for the relay's role; the relay tries")
 
 
-@pytest.mark.parametrize("reason", health.ON_THE_WAY)
+@pytest.mark.parametrize("reason", sorted(ON_THE_WAY))
 @pytest.mark.parametrize("wants", ["wal", "message"])
 def test_a_relay_on_its_way_to_the_log_is_no_finding(shelf: Shelf, wants: str, reason: str) -> None:
     """It takes over from one that died, and waits for its lease."""
     shelf.relay("one", left_s=9, wants=wants, reason=reason)
     assert health.of_outbox("orders", shelf.run(outbox_status(shelf.admin))) == []
-    assert reason in inspect.getsource(log)
 
 
 ALL_RIGHT = Facts(

@@ -48,14 +48,8 @@ def test_slots_are_said_with_what_they_hold_back(
         db.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
         db.execute("update bothends.relay_log set slot = %s where not messages", [slot])
         said = bothends("status")
-        db.execute(
-            "insert into bothends.relays (name, pid, host, lease_s, lease_until, wants, source) values ('r', 1, 'h', 600, "
-            "clock_timestamp() + interval '10 min', 'auto', 'wal')")
-        beside_auto = bothends("status")
         db.execute("select pg_drop_replication_slot(%s)", [slot])
-    assert re.search(f"  slot {slot} for rows: reserved, holds back \\d+ kB of the log, nobody reads it\n", said)
-    assert "  nothing waits in the table; what waits in the log is not counted: its slot holds back" in said
-    assert "nobody reads it (a relay with auto has one of its own, which ends with it)\n" in beside_auto
+    assert re.search(f"  slot {slot} for rows: reserved, holds back [\\d.]+ [kM]B of the log, nobody reads it\n", said)
 
 
 def test_what_waits_in_the_log_is_not_called_drained(bothends: Cli, pg_database: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 import uuid
 import zlib
@@ -314,28 +313,6 @@ def test_a_renamed_consumer_takes_over_position_and_inbox(desk: Desk, broker: Br
     with working(desk, broker):
         until(lambda: lag(desk, broker) == 0)
     assert desk.effects() == ["0", "1", "2", "3", "4", "5"]
-
-
-def test_another_group_prefix_is_refused_and_an_alias_takes_over(desk: Desk, broker: Broker) -> None:
-    """It is a part of the inbox's name: all that the topic held was handled again, in silence."""
-    desk.declare(lambda event, ctx: desk.note(ctx))
-    publish(broker, desk, [(str(n), "k") for n in range(3)])
-    with working(desk, broker):
-        until(lambda: lag(desk, broker) == 0)
-    way_out = re.escape(f"aliases=['{desk.service.name}.stock']")
-    with pytest.raises(ConfigError, match=way_out), working(desk, broker, prefix="blue."):
-        pass
-    desk.service.consumers.clear()
-    desk.consumer = desk.service.consumer("stock", aliases=[f"{desk.service.name}.stock"])
-    desk.consumer.handle(Placed)(lambda event, ctx: desk.note(ctx))
-    publish(broker, desk, [("3", "k")])
-    with working(desk, broker, prefix="blue."):
-        until(lambda: desk.effects() == ["0", "1", "2", "3"])
-    desk.service.consumers.clear()
-    desk.consumer = desk.service.consumer("stock")
-    desk.consumer.handle(Placed)(lambda event, ctx: desk.note(ctx))
-    with pytest.raises(ConfigError, match=re.escape("group_prefix to 'blue.'")), working(desk, broker):
-        pass
 
 
 def test_a_position_that_the_broker_forgot_stops_the_consumer(desk: Desk, broker: Broker) -> None:

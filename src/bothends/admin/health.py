@@ -15,9 +15,6 @@ WAITING_S = 60.0
 RETAINED_BYTES = 16 * 1024 * 1024
 """What a slot of rows may hold back with no relay alive before it is a finding: one segment of the log."""
 
-ON_THE_WAY = ("", "another relay reads the log", "the relay that reads the log polls", "takes over the slot",
-              "the table is read up to the slot's beginning")
-"""Why a relay polls where nothing is wrong with it."""
 ALLOWS = (
     ("wal_level", "set wal_level = logical on the server and restart it"),
     ("no REPLICATION attribute", "let a superuser run `alter role ... replication` for the relay's role"),
@@ -91,12 +88,6 @@ def _slot(name: str, slot: Mapping[str, Any], relays: Sequence[Mapping[str, Any]
     which, retained = slot["slot"], slot["retained_bytes"] or 0
     if slot["wal_status"] == "missing" or slot["temporary"]:
         return []  # what is not there holds nothing back; a temporary one goes with the relay that reads it
-    if slot["wal_status"] in ("unreserved", "lost"):
-        gone = slot["carries"] == "messages" and slot["wal_status"] == "lost"
-        return [Finding(
-            name, f"slot {which} is {slot['wal_status']}: it held back more than max_slot_wal_keep_size"
-            + (", and the messages that were not read are gone" if gone else ""),
-            "see that a relay is alive: it makes a new slot, and what is in the table it finds there")]
     messages = slot["carries"] == "messages"
     if slot["wal_status"] == "unreserved":
         return [Finding(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 __all__ = [
-    "BEGINS", "MEGABYTE", "ON_THE_WAY", "SERVER_MIN", "STANDS_BY", "TAKES_OVER", "Act", "Facts", "Plan", "Slot", "again_s",
-    "over_budget", "plan",
+    "BEGINS", "LEAD", "MEGABYTE", "ON_THE_WAY", "SEAM", "SERVER_MIN", "STANDS_BY", "TAKES_OVER", "Act", "Facts", "Plan", "Slot",
+    "again_s", "over_budget", "plan",
 ]
 
 MEGABYTE = 1024 * 1024
@@ -19,8 +19,9 @@ SERVER_MIN = 140_000
 AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 30.0
 
 BEGINS, TAKES_OVER, STANDS_BY = "begins to read the log", "takes over the slot", "another relay reads the log"
-ON_THE_WAY = frozenset({BEGINS, TAKES_OVER, STANDS_BY})
-"""Reasons of a relay that polls only until it reads: in a moment."""
+SEAM, LEAD = "the table is read up to the slot's beginning", "the relay that reads the log polls"
+ON_THE_WAY = frozenset({"", BEGINS, TAKES_OVER, STANDS_BY, SEAM, LEAD})
+"""Reasons of a relay that polls where nothing is wrong with it: until it reads, or until another one does, which says why."""
 
 
 class Slot(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 
 from bothends.core.relaying import EVERY_LANE
 from bothends.core.snapshots import Snapshot, covers
-from bothends.core.sources import BEGINS, STANDS_BY, TAKES_OVER, again_s, over_budget, plan
+from bothends.core.sources import BEGINS, LEAD, SEAM, STANDS_BY, TAKES_OVER, again_s, over_budget, plan
 from bothends.errors import ConfigError
 from bothends.relay.budget import drop
 from bothends.relay.events import Observe, SourceChanged
@@ -148,7 +148,7 @@ class Log:
         self.leads, self.standby = leads, not leads and reader.ready
         self.claims = leads and self._ready and not reader.pollers
         if not leads:
-            self.reason = STANDS_BY if self.standby else "the relay that reads the log polls"
+            self.reason = STANDS_BY if self.standby else LEAD
             self._watch_budget(now, reader.slot)
         else:
             if not self._keeps:
@@ -305,7 +305,7 @@ class Log:
         self._position = (int(high, 16) << 32) + int(low, 16)
         self._seam = None if self._messages else Snapshot.parse(str(snapshot))
         self._losses.ends(self._slot, self._position)
-        self.phase, self._claimed_at, self.reason = Phase.CLAIMING, now, "the table is read up to the slot's beginning"
+        self.phase, self._claimed_at, self.reason = Phase.CLAIMING, now, SEAM
         self._announce(True)
 
     def _covered(self) -> bool:

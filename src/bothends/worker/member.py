@@ -34,7 +34,7 @@ from bothends.worker.floor import Floor, Item
 from bothends.worker.forwarding import Forwarder, retry_topic
 from bothends.worker.isolation import PROCESS, Isolation
 from bothends.worker.keeper import Keeper
-from bothends.worker.renaming import settle_name
+from bothends.worker.naming import settle
 from bothends.worker.rhythm import Rhythm
 from bothends.worker.seating import check_middleware
 from bothends.worker.sessions import check_factory
@@ -126,7 +126,8 @@ class Worker:
             try:
                 return self._register_once()
             except Exception as error:
-                if not isinstance(error, StoreUnavailable) and fault_of(error) is None:
+                broker_away = isinstance(error, PublishError) and error.blame is Blame.BROKER
+                if not broker_away and not isinstance(error, StoreUnavailable) and fault_of(error) is None:
                     raise
                 _log.warning("the worker waits for the %s: %s", "broker" if broker_away else "database", error,
                              extra={"consumer": self.group})
@@ -138,7 +139,7 @@ class Worker:
         start = consumer.start.isoformat() if isinstance(consumer.start, datetime) else consumer.start
         connection = self.store.connect(name=f"bothends {consumer.name} start")
         try:
-            settle_name(consumer, self._prefix, inbox, connection, self.broker, self._topics())
+            settle(consumer, self._prefix, inbox, connection, self.broker, self._topics())
             registered: Registered = run(inbox.register(
                 name=self.group, service=consumer.service.name, owner=consumer.owner or "", start_at=start,
                 topics=self._topics(),

@@ -21,7 +21,7 @@ from bothends.stores.steps import Sql, Steps
 
 __all__ = ["PostgresqlInbox"]
 
-_OPEN_RUNS_MAX = 10_000
+_CONSUMERS_MAX = _OPEN_RUNS_MAX = 10_000
 _MARK_GONE = "BE002"
 
 
@@ -42,9 +42,7 @@ class PostgresqlInbox(PostgresqlParking):
         self._rename = f"""
             update {s}.consumers set name = :name where name = :alias
             and not exists (select 1 from {s}.consumers where name = :name) returning id"""
-        self._known_as = f"""
-            select name from {s}.consumers where service = :service and right(name, length(:plain)) = :plain and processed > 0
-            and not exists (select 1 from {s}.consumers where name = :name) order by id desc limit 1"""
+        self._recorded = f"select name, service from {s}.consumers order by name limit {_CONSUMERS_MAX}"
         self._consumed = f"""
             update {s}.consumers set processed = processed + :processed where id = :consumer
             returning paused, extract(epoch from clock_timestamp())::float8"""
@@ -93,11 +91,10 @@ class PostgresqlInbox(PostgresqlParking):
         result = yield Sql(self._rename, {"alias": alias, "name": name})
         return bool(result.rows)
 
-    def known_as(self, name: str, service: str, plain: str) -> Steps[str | None]:
-        """Another name, with another prefix before ``plain``, under which this consumer has handled messages, if ``name`` is
-        new here."""
-        result = yield Sql(self._known_as, {"name": name, "service": service, "plain": plain})
-        return str(result.rows[0][0]) if result.rows else None
+    def recorded(self) -> Steps[list[tuple[str, str]]]:
+        """(name, service) of the consumers that have run on this database."""
+        result = yield Sql(self._recorded)
+        return [(name, service) for name, service in result.rows]
 
     def consumed(self, consumer: int, processed: int) -> Steps[Consumed]:
         """Adds to the counter; whether an operator has paused the consumer, and the database's time."""

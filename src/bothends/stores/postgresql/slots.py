@@ -63,13 +63,15 @@ class SlotSteps:
         """The slot's name: the one on record, if it is this database's, which may have been renamed since; else made of this
         database and schema, the same on a stand-by. Slots belong to the whole server."""
         found = yield Sql(
-            f"select current_database()::text, (select s.slot_name::text from {self._s}.relay_log l "
-            "join pg_replication_slots s on s.slot_name = l.slot and s.database = current_database() and not s.temporary "
-            "where l.messages = :messages)",
-            {"messages": self._messages})
-        database, kept = found.rows[0]
-        if kept is not None:
-            return str(kept)
+            "select current_database()::text, to_regclass(:log) is not null", {"log": f"{self._s}.relay_log"})
+        database, there = found.rows[0]
+        if there:
+            kept = yield Sql(
+                f"select s.slot_name::text from {self._s}.relay_log l join pg_replication_slots s on s.slot_name = l.slot "
+                "and s.database = current_database() and not s.temporary where l.messages = :messages",
+                {"messages": self._messages})
+            if kept.rows:
+                return str(kept.rows[0][0])
         plain = re.sub(r"[^a-z0-9_]", "_", f"{database}_{self._schema}".lower())[:_NAME_MAX]
         sign = hashlib.sha256(f"{database}/{self._schema}".encode()).hexdigest()[:8]
         return f"be_{plain}_{sign}{'_m' if self._messages else ''}"

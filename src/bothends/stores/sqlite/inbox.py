@@ -19,7 +19,7 @@ from bothends.stores.steps import Sql, Steps
 
 __all__ = ["SqliteInbox"]
 
-_OPEN_RUNS_MAX = 10_000
+_CONSUMERS_MAX = _OPEN_RUNS_MAX = 10_000
 _CHUNK = 500
 
 
@@ -50,15 +50,10 @@ class SqliteInbox(SqliteParking):
         )
         return bool(result.rows)
 
-    def known_as(self, name: str, service: str, plain: str) -> Steps[str | None]:
-        """Another name, with another prefix before ``plain``, under which this consumer has handled messages, if ``name`` is
-        new here."""
-        result = yield Sql(
-            "select name from bothends_consumers where service = :service and substr(name, -length(:plain)) = :plain "
-            "and processed > 0 and not exists (select 1 from bothends_consumers where name = :name) order by id desc limit 1",
-            {"name": name, "service": service, "plain": plain},
-        )
-        return str(result.rows[0][0]) if result.rows else None
+    def recorded(self) -> Steps[list[tuple[str, str]]]:
+        """(name, service) of the consumers that have run on this database."""
+        result = yield Sql(f"select name, service from bothends_consumers order by name limit {_CONSUMERS_MAX}")
+        return [(name, service) for name, service in result.rows]
 
     def consumed(self, consumer: int, processed: int) -> Steps[Consumed]:
         """Adds to the counter; whether an operator has paused the consumer, and the database's time."""
