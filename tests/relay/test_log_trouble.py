@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from bothends.relay.events import StoreLost
+from bothends.relay.events import SourceChanged, StoreLost
 from bothends.stores import open_store
 from bothends.stores.postgresql.pgoutput import PgOutput
 from bothends.stores.postgresql.replication import Replication
@@ -192,3 +192,20 @@ def test_a_publication_of_messages_that_went_is_made_again_and_what_cannot_be_re
     pg_log.until(lambda: b"3" in pg_log.bodies("t"))
     ((verb,),) = pg_log.sql("select verb from bothends.audit")
     assert verb == "lost the slot"
+
+
+def test_a_role_that_may_not_make_the_publication_again_does_not_end_its_relay(pg_log: Rig, plain_role: str) -> None:
+    pg_log.source = "message"
+    pg_log.broker.create_topic("t", 1)
+    hearing(pg_log).stop()
+    pg_log.sql("do $$ begin drop publication bothends_messages; end $$")
+    place = urlsplit(str(pg_log.store.url))
+    plain = open_store(place._replace(netloc=f"{plain_role}:x@{place.hostname}:{place.port}").geturl())
+    rig = Rig(plain, pg_log.broker, "message")
+    try:
+        running = rig.start(**SOON)
+        pg_log.until(lambda: running.error is not None or "does not exist" in (
+            reason(running) if running.saw(SourceChanged) else ""))
+        assert running.error is None
+    finally:
+        rig.close()

@@ -83,7 +83,7 @@ def _at_consumer(admin: PostgresqlAdmin, number: int, name: str, event_id: str) 
         "where consumer = :consumer and message_id = :id order by started_at limit 100", **here)
     found += [{"place": "effect", "consumer": name, "source": s, "effect": effect, "state": state, "key": key,
                "runs": runs, "at": at} for effect, s, state, key, runs, at in rows.rows]
-    return sorted(found, key=lambda entry: str(entry["at"]))
+    return found
 
 
 def _caused(

@@ -66,10 +66,9 @@ class Log:
         self._steps = steps.log(messages=self._messages)
         self._keeps = settings.source != "auto"
         self._family = ["message"] if self._messages else ["auto", "wal"]
-        self._kept_slot = ""
+        self._kept_slot = self._slot = ""
         self.phase = Phase.POLLING
-        self.leads = False
-        self.standby = False
+        self.leads = self.standby = False
         self.claims = False
         """Whether every lane is wanted: those who would read too stand by, or will when they next look."""
         self.reason = ""
@@ -77,7 +76,6 @@ class Log:
         self._connection: Replication | None = None
         self._reading: Reading | None = None
         self._near_budget = False
-        self._slot = ""
         self._seam: Snapshot | None = None
         self._losses = Losses(run, self._steps)
         self._under = ""
@@ -266,7 +264,10 @@ class Log:
         if todo.act == "resume":
             assert facts.slot is not None
             if self._messages:
-                self._run(slots.publish())
+                try:
+                    self._run(slots.publish())
+                except ConfigError as error:  # the server says whether it can do without: from 18 on it can
+                    LOG.warning("%s", error)
             if todo.reason:
                 self._losses.between(self._slot, facts.position, facts.slot.confirmed, todo.reason)
             done = 0 if facts.ahead else facts.position or 0
